@@ -1,0 +1,147 @@
+#include "kernels/backend.h"
+
+#include "kernels/tensor_check.h"
+
+void backend_close(struct backend *b)
+{
+    if (b)
+        b->ops->close(b);
+}
+
+void backend_info(struct backend *b, struct backend_info *out)
+{
+    b->ops->info(b, out);
+}
+
+int queue_open(struct backend *b, const char *name, struct queue **out, struct fault *f)
+{
+    return b->ops->queue_open(b, name, out, f);
+}
+
+void queue_close(struct queue *q)
+{
+    if (q)
+        q->backend->ops->queue_close(q);
+}
+
+void queue_notify(struct queue *q, struct queue_note *note)
+{
+    q->backend->ops->notify(q, note);
+}
+
+int backend_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
+                 uint64_t src_off, uint64_t bytes, struct fault *f)
+{
+    int rc = check_range(q->backend, dst, dst_off, bytes, "copy.dst", f);
+    if (!rc)
+        rc = check_range(q->backend, src, src_off, bytes, "copy.src", f);
+    if (rc)
+        return rc;
+    uint64_t gap = dst_off > src_off ? dst_off - src_off : src_off - dst_off;
+    if (dst == src && gap < bytes)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "copy of %llu bytes from offset %llu to %llu of one buffer overlaps",
+                         (unsigned long long)bytes, (unsigned long long)src_off,
+                         (unsigned long long)dst_off);
+    return q->backend->ops->copy(q, dst, dst_off, src, src_off, bytes, f);
+}
+
+int backend_measure(struct queue *q, const struct tensor *t, struct cast_report *report,
+                    struct fault *f)
+{
+    if (!report)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "measure.report is missing");
+    int rc = check_tensor(q->backend, t, "measure.tensor", f);
+    return rc ? rc : q->backend->ops->measure(q, t, report, f);
+}
+
+/* The bias, where there is one, is a single row as wide as the output. */
+static int check_bias(const struct backend *b, const struct tensor *bias, uint64_t n,
+                      struct fault *f)
+{
+    if (!bias)
+        return 0;
+    int rc = check_tensor(b, bias, "gemm.bias", f);
+    if (!rc)
+        rc = check_dim(bias->rows, 1, "gemm.bias.rows", f);
+    return rc ? rc : check_dim(bias->cols, n, "gemm.bias.cols (n)", f);
+}
+
+static int check_gemm_out(const struct backend *b, const struct tensor *out, uint64_t m, uint64_t n,
+                          struct fault *f)
+{
+    if (!n) /* an output without columns has nothing to check against */
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "gemm.b.rows (n) is 0, needed at least 1");
+    int rc = check_tensor(b, out, "gemm.out", f);
+    if (!rc)
+        rc = check_dim(out->rows, m, "gemm.out.rows (m)", f);
+    return rc ? rc : check_dim(out->cols, n, "gemm.out.cols (n)", f);
+}
+
+int backend_gemm(struct queue *q, const struct gemm *g, struct fault *f)
+{
+    int rc = check_qtensor(q->backend, g->a, "gemm.a", f);
+    if (!rc)
+        rc = check_qtensor(q->backend, g->b, "gemm.b", f);
+    if (rc)
+        return rc;
+    struct qtensor_info a = qtensor_info(g->a), b = qtensor_info(g->b);
+    if (a.fmt == DTYPE_F8_E5M2 && b.fmt == DTYPE_F8_E5M2)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "gemm.a and gemm.b are both F8_E5M2, needed at most one");
+    rc = check_dim(b.cols, a.cols, "gemm.b.cols (k)", f);
+    if (!rc)
+        rc = check_gemm_out(q->backend, &g->out, a.rows, b.rows, f);
+    if (!rc)
+        rc = check_bias(q->backend, g->bias, b.rows, f);
+    return rc ? rc : q->backend->ops->gemm(q, g, f);
+}
+
+int backend_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *f)
+{
+    int rc = check_tensor(q->backend, &g->a, "gemm.a", f);
+    if (!rc)
+        rc = check_tensor(q->backend, &g->b, "gemm.b", f);
+    if (!rc)
+        rc = check_dim(g->b.cols, g->a.cols, "gemm.b.cols (k)", f);
+    if (!rc)
+        rc = check_gemm_out(q->backend, &g->out, g->a.rows, g->b.rows, f);
+    if (!rc)
+        rc = check_bias(q->backend, g->bias, g->b.rows, f);
+    return rc ? rc : q->backend->ops->gemm_high(q, g, f);
+}
+
+int backend_apply(struct queue *q, const struct apply *a, struct fault *f)
+{
+    if (a->algo != AMAX_MAX && a->algo != AMAX_MOST_RECENT)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "apply.algo is %d, needed 1 (max) or 2 (most_recent)", (int)a->algo);
+    if (a->margin < 0 || a->margin > RECIPE_MARGIN_MAX)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "apply.margin is %d, needed 0 to %d", a->margin,
+                         RECIPE_MARGIN_MAX);
+    if (a->count && !a->sites)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "apply.sites is missing");
+    for (size_t i = 0; i < a->count; i++) {
+        if (!a->sites[i].site)
+            return fault_set(f, FP8D_EINVALID_ARGUMENT, "apply.sites[%zu].site is missing", i);
+        int rc = a->sites[i].replace ? 0 : check_fp8(a->sites[i].fmt, "apply.sites.fmt", f);
+        if (rc)
+            return rc;
+    }
+    return q->backend->ops->apply(q, a, f);
+}
+
+int backend_compare(struct queue *q, const struct tensor *a, const struct tensor *b,
+                    struct compare_report *report, struct fault *f)
+{
+    if (!report)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "compare.report is missing");
+    int rc = check_tensor(q->backend, a, "compare.a", f);
+    if (!rc)
+        rc = check_tensor(q->backend, b, "compare.b", f);
+    if (!rc)
+        rc = check_dim(b->rows, a->rows, "compare.b.rows", f);
+    if (!rc)
+        rc = check_dim(b->cols, a->cols, "compare.b.cols", f);
+    return rc ? rc : q->backend->ops->compare(q, a, b, report, f);
+}

@@ -1,0 +1,148 @@
+/* backend.h - where numbers are computed: one const table per backend, front functions that check.
+ *
+ * Everything is asynchronous: operations are enqueued and complete in queue order; the caller never
+ * blocks on compute. A queue belongs to one thread (the engine, the loader). The caller keeps every
+ * buffer and qtensor that an operation names referenced until a note enqueued later has fired.
+ *
+ * Front functions check shapes, dtypes, sizes and alignment, and return FP8D_EINVALID_ARGUMENT with
+ * the field, the value found and the value needed; backends may rely on what was checked. Zero rows
+ * are fine everywhere and mean no work; zero columns are refused. No dimension has to be a multiple
+ * of anything here.
+ *
+ * A NaN that an operation writes is the quiet NaN 0x7fc00000 (bf16 0x7fc0, f16 0x7e00): hardware
+ * does not agree on which operand's payload survives.
+ */
+#ifndef FP8D_KERNELS_BACKEND_H
+#define FP8D_KERNELS_BACKEND_H
+
+#include "kernels/buffer.h"
+#include "kernels/qtensor.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* --- operations --- */
+
+/* out[m,n] = a[m,k] * b[n,k]^T, in float32, times the two factors, plus bias, rounded once. */
+struct gemm {
+    const struct qtensor *a;    /* [m, k] */
+    const struct qtensor *b;    /* [n, k]; not both E5M2 */
+    const struct tensor *bias;  /* NULL, or [1, n] of F32, BF16 or F16 */
+    struct tensor out;          /* [m, n] of F32, BF16 or F16 */
+    bool precise;               /* no fast accumulation; the CPU backend is always precise */
+};
+
+/* The same with operands of F32, BF16 or F16 (each its own), accumulated in float32. */
+struct gemm_high {
+    struct tensor a; /* [m, k] */
+    struct tensor b; /* [n, k] */
+    const struct tensor *bias;
+    struct tensor out;
+};
+
+/* Scale update of one site at the end of a scope: collect, then apply (scaler.h). With `replace`
+ * the site becomes that instead, and slot, fmt, algo, margin and frozen are not looked at. */
+struct apply_site {
+    struct scaler *site;           /* backend memory */
+    const struct scaler *replace;  /* inside a BUFFER_HOST buffer, same length; NULL: apply */
+    const struct amax_slot *slot;  /* inside a BUFFER_HOST buffer, e.g. a report's; may be NULL */
+    struct scaler *mirror;         /* inside a BUFFER_HOST buffer: gets the result; may be NULL */
+    enum dtype fmt;
+};
+
+struct apply {
+    const struct apply_site *sites; /* copied by the call */
+    size_t count;
+    enum amax_algo algo;
+    int margin;
+    bool frozen;
+};
+
+/* |a - b| against b, all in float64 over float32 values of both. */
+struct compare_report {
+    double max_diff;   /* max |a - b| */
+    double max_ref;    /* max |b| */
+    double sum_diff2;  /* sum (a - b)^2, fixed order */
+    double sum_ref2;   /* sum b^2 */
+    uint64_t nonfinite; /* elements where either is not finite; left out of the four above */
+};
+
+struct backend_info {
+    const char *name;     /* "cpu", "cuda" */
+    char device[128];     /* e.g. "x86-64-v4, 2 threads" */
+    uint64_t memory_total; /* bytes; 0: no limit of its own */
+    uint64_t memory_used;
+    bool unified;         /* BUFFER_DEVICE memory is host memory: no copies are needed */
+};
+
+/* Called once by a backend thread when everything enqueued before it is complete. status is 0, or
+ * the first failure of an operation since the last note. Must not block. */
+struct queue_note {
+    void (*done)(struct queue_note *note, int status);
+    struct queue_note *next; /* the queue's */
+};
+
+/* First member of every backend's queue object. */
+struct queue {
+    struct backend *backend;
+    _Atomic uint64_t progress; /* moves while work is being done: what the watchdog looks at */
+    _Atomic uint64_t pending;  /* operations and notes enqueued and not complete */
+};
+
+/* First member of every backend's instance. */
+struct backend {
+    const struct backend_ops *ops;
+};
+
+/* All required. */
+struct backend_ops {
+    const char *name;
+    void (*close)(struct backend *b); /* all queues are closed, all buffers gone */
+    void (*info)(struct backend *b, struct backend_info *out);
+    /* Thread-safe. Sets buf->data, ->host, ->charged-sized memory; kind and bytes are filled. */
+    int (*alloc)(struct backend *b, struct buffer *buf, struct fault *f);
+    void (*free)(struct backend *b, struct buffer *buf);
+    uint64_t (*alloc_size)(struct backend *b, enum buffer_kind kind, uint64_t bytes);
+    int (*queue_open)(struct backend *b, const char *name, struct queue **out, struct fault *f);
+    void (*queue_close)(struct queue *q); /* waits for what is enqueued */
+    void (*notify)(struct queue *q, struct queue_note *note); /* cannot fail */
+    int (*copy)(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
+                uint64_t src_off, uint64_t bytes, struct fault *f);
+    int (*cast)(struct queue *q, const struct cast *c, struct qtensor *out, struct fault *f);
+    /* Copy the codes and write the factor, both from this one operation. */
+    int (*adopt)(struct queue *q, const struct buffer *bytes, uint64_t offset, float scale_inv,
+                 struct qtensor *out, struct fault *f);
+    int (*export_qtensor)(struct queue *q, struct qtensor *t, qtensor_export_cb cb, void *arg,
+                          struct fault *f);
+    int (*dequantize)(struct queue *q, const struct qtensor *t, const struct tensor *out,
+                      struct fault *f);
+    int (*measure)(struct queue *q, const struct tensor *t, struct cast_report *report,
+                   struct fault *f);
+    int (*gemm)(struct queue *q, const struct gemm *g, struct fault *f);
+    int (*gemm_high)(struct queue *q, const struct gemm_high *g, struct fault *f);
+    int (*apply)(struct queue *q, const struct apply *a, struct fault *f);
+    int (*compare)(struct queue *q, const struct tensor *a, const struct tensor *b,
+                   struct compare_report *report, struct fault *f);
+};
+
+/* --- front functions --- */
+
+void backend_close(struct backend *b); /* NULL is fine */
+void backend_info(struct backend *b, struct backend_info *out);
+
+int queue_open(struct backend *b, const char *name, struct queue **out, struct fault *f);
+void queue_close(struct queue *q); /* NULL is fine */
+void queue_notify(struct queue *q, struct queue_note *note);
+
+int backend_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
+                 uint64_t src_off, uint64_t bytes, struct fault *f);
+/* amax and non-finite count only, into report->slot (casts = 1); counts of saturation are 0. */
+int backend_measure(struct queue *q, const struct tensor *t, struct cast_report *report,
+                    struct fault *f);
+int backend_gemm(struct queue *q, const struct gemm *g, struct fault *f);
+int backend_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *f);
+int backend_apply(struct queue *q, const struct apply *a, struct fault *f);
+int backend_compare(struct queue *q, const struct tensor *a, const struct tensor *b,
+                    struct compare_report *report, struct fault *f);
+
+#endif

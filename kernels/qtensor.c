@@ -1,0 +1,164 @@
+#include "kernels/qtensor.h"
+
+#include "base/checked.h"
+#include "base/mem.h"
+#include "kernels/qtensor_impl.h"
+#include "kernels/tensor_check.h"
+
+/* The least factor that fp8d makes or takes: 1/FLT_MAX rounded (docs/numerics.md 1). */
+#define LEAST_FACTOR 0x1p-128f
+
+int qtensor_alloc(struct backend *b, struct ledger *l, enum dtype fmt, uint64_t rows, uint64_t cols,
+                  const char *what, struct qtensor **out, struct fault *f)
+{
+    uint64_t codes, at, bytes;
+    if (!ck_mul(rows, cols, &codes) || !ck_round_up(codes, 64, &at) ||
+        !ck_add(at, sizeof(float), &bytes))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "%s is [%llu, %llu], needed fewer than 2^64 bytes", what,
+                         (unsigned long long)rows, (unsigned long long)cols);
+    struct qtensor *t = mem_zalloc(sizeof *t);
+    if (!t)
+        return fault_set(f, FP8D_ERESOURCE_EXHAUSTED, "%s: no memory for its description", what);
+    int rc = buffer_new(b, l, BUFFER_DEVICE, bytes, what, &t->mem, f);
+    if (rc) {
+        mem_free(t);
+        return rc;
+    }
+    atomic_init(&t->refs, 1);
+    t->fmt = fmt;
+    t->granularity = GRANULARITY_TENSOR;
+    t->rows = rows;
+    t->cols = cols;
+    t->factor_offset = at;
+    t->factors = 1;
+    *out = t;
+    return 0;
+}
+
+static int check_cast(const struct backend *b, const struct cast *c, struct fault *f)
+{
+    if (c->mode != CAST_SITE && c->mode != CAST_SITE_OR_TENSOR && c->mode != CAST_TENSOR)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.mode is %d, needed 1, 2 or 3",
+                         (int)c->mode);
+    if (c->margin < 0 || c->margin > RECIPE_MARGIN_MAX)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.margin is %d, needed 0 to %d", c->margin,
+                         RECIPE_MARGIN_MAX);
+    if (!c->site && c->mode != CAST_TENSOR)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.site is missing");
+    if (!c->report)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.report is missing");
+    int rc = check_fp8(c->fmt, "cast.fmt", f);
+    return rc ? rc : check_tensor(b, &c->src, "cast.src", f);
+}
+
+int qtensor_cast(struct queue *q, struct ledger *l, const struct cast *c, const char *what,
+                 struct qtensor **out, struct fault *f)
+{
+    struct qtensor *t = NULL;
+    int rc = check_cast(q->backend, c, f);
+    if (!rc)
+        rc = qtensor_alloc(q->backend, l, c->fmt, c->src.rows, c->src.cols, what, &t, f);
+    if (!rc)
+        rc = q->backend->ops->cast(q, c, t, f);
+    if (rc) {
+        qtensor_unref(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+static int check_adopt(const struct backend *b, enum dtype fmt, uint64_t rows, uint64_t cols,
+                       const struct buffer *bytes, uint64_t offset, float scale_inv,
+                       struct fault *f)
+{
+    uint64_t codes;
+    int rc = check_fp8(fmt, "adopt.fmt", f);
+    if (rc)
+        return rc;
+    if (!cols)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "adopt.cols is 0, needed at least 1");
+    if (!ck_mul(rows, cols, &codes))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "adopt is [%llu, %llu], needed fewer than 2^64 bytes",
+                         (unsigned long long)rows, (unsigned long long)cols);
+    if (!(scale_inv >= LEAST_FACTOR && scale_inv <= FP8_FLT_MAX))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "adopt.scale_inv is %g, needed finite and at least 2^-128",
+                         (double)scale_inv);
+    return check_range(b, bytes, offset, codes, "adopt.bytes", f);
+}
+
+int qtensor_adopt(struct queue *q, struct ledger *l, enum dtype fmt, uint64_t rows, uint64_t cols,
+                  struct buffer *bytes, uint64_t offset, float scale_inv, const char *what,
+                  struct qtensor **out, struct fault *f)
+{
+    struct qtensor *t = NULL;
+    int rc = check_adopt(q->backend, fmt, rows, cols, bytes, offset, scale_inv, f);
+    if (!rc)
+        rc = qtensor_alloc(q->backend, l, fmt, rows, cols, what, &t, f);
+    if (!rc)
+        rc = q->backend->ops->adopt(q, bytes, offset, scale_inv, t, f);
+    if (rc) {
+        qtensor_unref(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+int check_qtensor(const struct backend *b, const struct qtensor *t, const char *field,
+                  struct fault *f)
+{
+    if (!t)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "%s is missing", field);
+    if (t->mem->backend != b)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "%s is memory of another backend", field);
+    return 0;
+}
+
+int qtensor_export(struct queue *q, struct qtensor *t, qtensor_export_cb cb, void *arg,
+                   struct fault *f)
+{
+    if (!cb)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "export.cb is missing");
+    int rc = check_qtensor(q->backend, t, "export.tensor", f);
+    return rc ? rc : q->backend->ops->export_qtensor(q, t, cb, arg, f);
+}
+
+int qtensor_dequantize(struct queue *q, const struct qtensor *t, const struct tensor *out,
+                       struct fault *f)
+{
+    int rc = check_qtensor(q->backend, t, "dequantize.tensor", f);
+    if (!rc)
+        rc = check_tensor(q->backend, out, "dequantize.out", f);
+    if (!rc)
+        rc = check_dim(out->rows, t->rows, "dequantize.out.rows", f);
+    if (!rc)
+        rc = check_dim(out->cols, t->cols, "dequantize.out.cols", f);
+    return rc ? rc : q->backend->ops->dequantize(q, t, out, f);
+}
+
+struct qtensor_info qtensor_info(const struct qtensor *t)
+{
+    return (struct qtensor_info){.fmt = t->fmt,
+                                 .granularity = t->granularity,
+                                 .rows = t->rows,
+                                 .cols = t->cols,
+                                 .bytes = t->mem->charged};
+}
+
+struct qtensor *qtensor_ref(struct qtensor *t)
+{
+    atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    return t;
+}
+
+void qtensor_unref(struct qtensor *t)
+{
+    if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    buffer_unref(t->mem);
+    mem_free(t);
+}

@@ -1,0 +1,87 @@
+/* qtensor.h - the FP8 tensor: bytes and the factor that made them, one immutable object.
+ *
+ * The first invariant of the project: FP8 bytes exist only together with their scale_inv. So the
+ * struct is incomplete outside qtensor.c and the backends, it is born whole, and no function edits
+ * it, takes it apart, or gives a pointer to its bytes. Payload and factors share one allocation; a
+ * GEMM reads the factor from the tensor that it multiplies.
+ *
+ * Objects are counted; functions are called by one thread at a time per queue. Operations are
+ * enqueued: the caller keeps every operand referenced until a notify enqueued later has fired.
+ */
+#ifndef FP8D_KERNELS_QTENSOR_H
+#define FP8D_KERNELS_QTENSOR_H
+
+#include "kernels/buffer.h"
+#include "kernels/scaler.h"
+
+struct qtensor;
+struct queue;
+
+enum granularity {
+    GRANULARITY_TENSOR = 1, /* one factor */
+};
+
+/* Where the scale of a cast comes from. */
+enum cast_scale {
+    CAST_SITE = 1,        /* the site's scale, which is 1 while it is unset (train) */
+    CAST_SITE_OR_TENSOR,  /* the site's scale if set, else as CAST_TENSOR (eval) */
+    CAST_TENSOR,          /* target / amax of this tensor (recipe `current`) */
+};
+
+/* What a cast says about itself, written by the queue into host-readable memory. */
+struct cast_report {
+    struct amax_slot slot; /* casts = 1 */
+    float scale;           /* the snapshot that the bytes were made with */
+    float scale_inv;       /* what the tensor carries */
+    uint32_t from_tensor;  /* 1: the scale came from this tensor's amax */
+    uint32_t pad;
+};
+
+struct cast {
+    struct tensor src; /* F32, BF16 or F16, read in that dtype */
+    enum dtype fmt;    /* F8_E4M3 or F8_E5M2 */
+    enum cast_scale mode;
+    int margin;
+    const struct scaler *site;  /* backend memory; unused with CAST_TENSOR */
+    struct cast_report *report; /* inside a BUFFER_HOST buffer (its `data` address); not NULL */
+};
+
+struct qtensor_info {
+    enum dtype fmt;
+    enum granularity granularity;
+    uint64_t rows, cols;
+    uint64_t bytes; /* really taken, factors included */
+};
+
+/* Cast src to a new tensor: reads the site's scale once, casts and counts (docs/numerics.md 1). */
+int qtensor_cast(struct queue *q, struct ledger *l, const struct cast *c, const char *what,
+                 struct qtensor **out, struct fault *f);
+
+/* Take rows * cols code bytes at `bytes` + offset together with their factor (finite, >= 2^-128).
+ * The bytes are copied by the queue. */
+int qtensor_adopt(struct queue *q, struct ledger *l, enum dtype fmt, uint64_t rows, uint64_t cols,
+                  struct buffer *bytes, uint64_t offset, float scale_inv, const char *what,
+                  struct qtensor **out, struct fault *f);
+
+/* Bytes and factors together, valid during the callback, on a backend thread. */
+struct qtensor_view {
+    struct qtensor_info info;
+    const uint8_t *codes;   /* rows * cols, row-major */
+    const float *scale_inv; /* factors */
+    uint64_t factors;       /* 1 per tensor granularity */
+};
+typedef void (*qtensor_export_cb)(void *arg, const struct qtensor_view *view);
+
+/* The only way out. Enqueued; the callback runs once, in queue order. */
+int qtensor_export(struct queue *q, struct qtensor *t, qtensor_export_cb cb, void *arg,
+                   struct fault *f);
+
+/* out = code * scale_inv in float32, rounded once to out's dtype. */
+int qtensor_dequantize(struct queue *q, const struct qtensor *t, const struct tensor *out,
+                       struct fault *f);
+
+struct qtensor_info qtensor_info(const struct qtensor *t);
+struct qtensor *qtensor_ref(struct qtensor *t); /* returns t */
+void qtensor_unref(struct qtensor *t);          /* NULL is fine */
+
+#endif
