@@ -7,6 +7,7 @@
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,6 +36,19 @@ static int posix_close(void *self, int fd)
     return close(fd) ? -errno : 0;
 }
 
+static struct io_stat stat_from(const struct stat *st, int flags)
+{
+    return (struct io_stat){
+        .size = st->st_size < 0 ? 0 : (uint64_t)st->st_size,
+        .dev = st->st_dev,
+        .inode = st->st_ino,
+        .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
+        .ctime_ns = (int64_t)st->st_ctim.tv_sec * 1000000000 + st->st_ctim.tv_nsec,
+        .mode = st->st_mode,
+        .flags = flags,
+    };
+}
+
 static int posix_stat(void *self, int fd, struct io_stat *out)
 {
     (void)self;
@@ -42,15 +56,17 @@ static int posix_stat(void *self, int fd, struct io_stat *out)
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fstat(fd, &st))
         return -errno;
-    *out = (struct io_stat){
-        .size = st.st_size < 0 ? 0 : (uint64_t)st.st_size,
-        .dev = st.st_dev,
-        .inode = st.st_ino,
-        .mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec,
-        .ctime_ns = (int64_t)st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec,
-        .mode = st.st_mode,
-        .flags = flags,
-    };
+    *out = stat_from(&st, flags);
+    return 0;
+}
+
+static int posix_stat_at(void *self, int dirfd, const char *name, struct io_stat *out)
+{
+    (void)self;
+    struct stat st;
+    if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW))
+        return -errno;
+    *out = stat_from(&st, 0);
     return 0;
 }
 
@@ -74,16 +90,35 @@ static int posix_fsync(void *self, int fd)
     return fsync(fd) ? -errno : 0;
 }
 
-static int posix_rename(void *self, const char *from, const char *to)
+static int posix_create(void *self, int dirfd, const char *name, unsigned mode)
 {
     (void)self;
-    return rename(from, to) ? -errno : 0;
+    int fd = openat(dirfd, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC, mode);
+    return fd < 0 ? -errno : fd;
 }
 
-static int posix_unlink(void *self, const char *path)
+static int posix_rename(void *self, int dirfd, const char *from, const char *to)
 {
     (void)self;
-    return unlink(path) ? -errno : 0;
+    return renameat(dirfd, from, dirfd, to) ? -errno : 0;
+}
+
+static int posix_unlink(void *self, int dirfd, const char *name)
+{
+    (void)self;
+    return unlinkat(dirfd, name, 0) ? -errno : 0;
+}
+
+static int posix_lock(void *self, int fd)
+{
+    (void)self;
+    return flock(fd, LOCK_EX | LOCK_NB) ? -errno : 0;
+}
+
+static int posix_chmod(void *self, int fd, unsigned mode)
+{
+    (void)self;
+    return fchmod(fd, mode & 07777) ? -errno : 0;
 }
 
 static int posix_truncate(void *self, int fd, uint64_t size)
@@ -100,8 +135,12 @@ const struct io io_posix = {
     .pread = posix_pread,
     .pwrite = posix_pwrite,
     .fsync = posix_fsync,
+    .create = posix_create,
+    .stat_at = posix_stat_at,
     .rename = posix_rename,
     .unlink = posix_unlink,
+    .lock = posix_lock,
+    .chmod = posix_chmod,
     .truncate = posix_truncate,
 };
 
@@ -141,24 +180,50 @@ int io_write_full(const struct io *io, int fd, const void *buf, size_t len, uint
     return 0;
 }
 
+static const char *kind_of(unsigned mode)
+{
+    return S_ISDIR(mode)    ? "a directory"
+           : S_ISFIFO(mode) ? "a pipe"
+           : S_ISSOCK(mode) ? "a socket"
+                            : "a special file";
+}
+
+/* What both kinds of use need: a regular file, and not just a name for one. */
+static int check_regular(const struct io *io, int fd, struct io_stat *st, const char *needed,
+                         struct fault *f)
+{
+    int rc = io->stat(io->self, fd, st);
+    if (rc)
+        return fault_set(f, rc, "looking at descriptor %d failed: %s", fd, status_text(rc));
+    if (!S_ISREG(st->mode))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "is %s, needed a regular file",
+                         kind_of(st->mode));
+    if (st->flags & O_PATH)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "was opened with O_PATH, needed %s", needed);
+    return 0;
+}
+
 int io_check_readable(const struct io *io, int fd, struct io_stat *st, struct fault *f)
 {
     struct io_stat now;
-    int rc = io->stat(io->self, fd, &now);
-    if (rc)
-        return fault_set(f, rc, "looking at descriptor %d failed: %s", fd, status_text(rc));
-    if (!S_ISREG(now.mode))
-        return fault_set(f, FP8D_EINVALID_ARGUMENT, "is %s, needed a regular file",
-                         S_ISDIR(now.mode)    ? "a directory"
-                         : S_ISFIFO(now.mode) ? "a pipe"
-                         : S_ISSOCK(now.mode) ? "a socket"
-                                              : "a special file");
-    if (now.flags & O_PATH)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT, "was opened with O_PATH, needed O_RDONLY");
-    if ((now.flags & O_ACCMODE) == O_WRONLY)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT, "was opened write-only, needed O_RDONLY");
-    *st = now;
-    return 0;
+    int rc = check_regular(io, fd, &now, "O_RDONLY", f);
+    if (!rc && (now.flags & O_ACCMODE) == O_WRONLY)
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT, "was opened write-only, needed O_RDONLY");
+    if (!rc)
+        *st = now;
+    return rc;
+}
+
+int io_check_writable(const struct io *io, int fd, struct fault *f)
+{
+    struct io_stat now;
+    int rc = check_regular(io, fd, &now, "O_RDWR", f);
+    if (!rc && (now.flags & O_ACCMODE) == O_RDONLY)
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT, "was opened read-only, needed O_RDWR");
+    if (!rc && (now.flags & O_APPEND))
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT,
+                       "was opened with O_APPEND, needed a file that can be written anywhere");
+    return rc;
 }
 
 int io_open_read(const struct io *io, const char *path, struct io_stat *st, struct fault *f)

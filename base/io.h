@@ -31,8 +31,15 @@ struct io {
     int64_t (*pread)(void *self, int fd, void *buf, size_t len, uint64_t off);
     int64_t (*pwrite)(void *self, int fd, const void *buf, size_t len, uint64_t off);
     int (*fsync)(void *self, int fd);
-    int (*rename)(void *self, const char *from, const char *to);
-    int (*unlink)(void *self, const char *path);
+    /* Names relative to dirfd (AT_FDCWD: the current directory). */
+    int (*create)(void *self, int dirfd, const char *name, unsigned mode); /* O_RDWR | O_CREAT |
+                          O_NOFOLLOW; an existing file is opened as it is */
+    int (*stat_at)(void *self, int dirfd, const char *name, struct io_stat *out); /* no link is
+                          followed; flags is 0 */
+    int (*rename)(void *self, int dirfd, const char *from, const char *to);
+    int (*unlink)(void *self, int dirfd, const char *name);
+    int (*lock)(void *self, int fd);  /* exclusive flock, -EWOULDBLOCK if another holds it */
+    int (*chmod)(void *self, int fd, unsigned mode);
     int (*truncate)(void *self, int fd, uint64_t size);
 };
 
@@ -51,6 +58,9 @@ int io_open_read(const struct io *io, const char *path, struct io_stat *st, stru
 
 /* Check that fd is a regular file opened for reading (and not O_PATH or write-only). */
 int io_check_readable(const struct io *io, int fd, struct io_stat *st, struct fault *f);
+
+/* Check that fd is a regular file that pwrite can put anywhere: not read-only, O_PATH or O_APPEND. */
+int io_check_writable(const struct io *io, int fd, struct fault *f);
 
 /* FP8D_EABORTED "changed while it was read" unless size, inode, mtime and ctime are those of before. */
 int io_check_unchanged(const struct io *io, int fd, const struct io_stat *before, struct fault *f);

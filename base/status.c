@@ -60,6 +60,8 @@ int status_to_rpc(int code)
     case -EACCES:
     case -EPERM:
     case -EROFS:
+    case -EXDEV:
+    case -ELOOP:
         return 7;
     case -ENOMEM:
     case -EMFILE:
@@ -72,6 +74,7 @@ int status_to_rpc(int code)
     case -EBADF:
     case -EISDIR:
     case -ENOTDIR:
+    case -ENAMETOOLONG:
         return 3;
     default:
         return 13;

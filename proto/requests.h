@@ -22,11 +22,17 @@
     X(ListModels, LIST_MODELS, 5, INSPECT, NOW, list_models)                                       \
     X(DescribeModel, DESCRIBE_MODEL, 6, INSPECT, NOW, describe_model)                              \
     X(QueryScaling, QUERY_SCALING, 7, INSPECT, NOW, query_scaling)                                 \
+    X(SetScaling, SET_SCALING, 8, TRAIN, ORDERED, set_scaling)                                     \
+    X(SetRecipe, SET_RECIPE, 9, TRAIN, ORDERED, set_recipe)                                        \
     X(LoadBegin, LOAD_BEGIN, 10, ADMIN, ORDERED, load_begin)                                       \
     X(LoadAttach, LOAD_ATTACH, 11, ADMIN, ORDERED, load_attach)                                    \
     X(LoadCommit, LOAD_COMMIT, 12, ADMIN, ORDERED, load_commit)                                    \
     X(DropModel, DROP_MODEL, 13, ADMIN, ORDERED, drop_model)                                       \
     X(EditWeight, EDIT_WEIGHT, 14, TRAIN, ORDERED, edit_weight)                                    \
+    X(CreateModel, CREATE_MODEL, 15, ADMIN, ORDERED, create_model)                                 \
+    X(SaveBegin, SAVE_BEGIN, 16, ADMIN, ORDERED, save_begin)                                       \
+    X(SaveAttach, SAVE_ATTACH, 17, ADMIN, ORDERED, save_attach)                                    \
+    X(SaveCommit, SAVE_COMMIT, 18, ADMIN, ORDERED, save_commit)                                    \
     X(PutTensor, PUT_TENSOR, 20, RUN, ORDERED, put_tensor)                                         \
     X(GetTensor, GET_TENSOR, 21, RUN, ORDERED, get_tensor)                                         \
     X(FreeTensor, FREE_TENSOR, 22, RUN, ORDERED, free_tensor)                                      \
