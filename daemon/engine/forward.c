@@ -1,0 +1,369 @@
+#include "daemon/engine/forward.h"
+
+#include "base/checked.h"
+#include "base/mem.h"
+#include "daemon/engine/context.h"
+#include "daemon/engine/highview.h"
+#include "daemon/engine/scope.h"
+#include "daemon/engine/stage.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Host-readable memory of one request: two reports, then two mirrors. */
+struct scratch {
+    struct cast_report input, weight;
+};
+
+struct forward {
+    struct op op;
+    struct forward_args a;
+    struct operand input; /* own reference */
+    struct operand output;
+    struct stage stage;
+    struct tensor x, y;        /* input and output where the backend computes */
+    struct buffer *scratch;
+    struct qtensor *xq;        /* cast, or the FP8 input itself */
+    struct qtensor *wq;        /* the copy that is multiplied with */
+    struct tensor high;        /* calibrate: the weight in high precision; own reference */
+    struct copy_choice choice;
+    struct scope *scope;       /* explicit, or NULL */
+    struct context *context;   /* made beforehand, filled at the end, or NULL */
+    struct resident *resident; /* of the output, or NULL */
+    struct apply_site sites[2];
+    bool apply;                /* own scope: sites are filled */
+    uint64_t incarnation, weight_version;
+    forward_done_cb done;
+    void *arg;
+};
+
+static struct scratch *scratch_of(const struct forward *w)
+{
+    return w->scratch->host;
+}
+
+/* --- before compute --- */
+
+static int make_output(struct forward *w, enum dtype dtype, struct fault *f)
+{
+    const struct forward_args *a = &w->a;
+    struct operand *o = &w->output;
+    uint64_t most = a->output_id ? 0 : a->inline_max;
+    *o = w->input;
+    o->q = NULL;
+    o->dims[o->rank - 1] = a->layer->out;
+    o->high = (struct tensor){.dtype = dtype, .rows = operand_rows(&w->input), .cols = a->layer->out};
+    uint64_t n;
+    uint64_t bytes;
+    if (!ck_mul(o->high.rows, o->high.cols, &n) || !dtype_bytes(dtype, n, &bytes))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "the output [%llu, %llu] has more bytes than a number can count",
+                         (unsigned long long)o->high.rows, (unsigned long long)o->high.cols);
+    if (most && bytes > most)
+        return fault_set(f, FP8D_ERESOURCE_EXHAUSTED,
+                         "the output has %llu bytes, a payload at most %llu: keep it with output_id",
+                         (unsigned long long)bytes, (unsigned long long)most);
+    /* A resident output stays where the backend computes; a payload is sent from host memory. */
+    const struct engine_options *e = &a->lease->engine->o;
+    return buffer_new(e->backend, e->ledger, a->output_id ? BUFFER_DEVICE : BUFFER_HOST, bytes,
+                      "the output", &o->high.buf, f);
+}
+
+static void forward_free(struct forward *w)
+{
+    operand_fini(&w->input);
+    operand_fini(&w->output);
+    stage_fini(&w->stage);
+    buffer_unref(w->scratch);
+    qtensor_unref(w->xq);
+    qtensor_unref(w->wq);
+    buffer_unref(w->high.buf);
+    model_unref(w->a.model);
+    mem_free(w);
+}
+
+/* --- enqueueing --- */
+
+static int enqueue_input(struct forward *w, struct fault *f)
+{
+    const struct forward_args *a = &w->a;
+    if (w->input.q) {
+        w->xq = qtensor_ref(w->input.q);
+        return 0;
+    }
+    const struct recipe *r = &a->model->recipe;
+    struct cast c = {
+        .src = w->x,
+        .fmt = recipe_dtype(r, SITE_INPUT),
+        .mode = r->kind == RECIPE_CURRENT ? CAST_TENSOR
+                : a->mode == MODE_TRAIN   ? CAST_SITE
+                                          : CAST_SITE_OR_TENSOR,
+        .margin = r->margin,
+        .site = site_state(&a->layer->sites[SITE_INPUT]),
+        .report = &((struct scratch *)w->scratch->data)->input,
+    };
+    return qtensor_cast(a->lease->engine->queue, a->lease->engine->o.ledger, &c, "the FP8 input",
+                        &w->xq, f);
+}
+
+static int enqueue_weight(struct forward *w, struct fault *f)
+{
+    const struct forward_args *a = &w->a;
+    if (w->choice.found) {
+        w->wq = qtensor_ref(w->choice.found->q);
+        scratch_of(w)->weight = w->choice.found->report;
+        return 0;
+    }
+    struct cast c = {
+        .src = a->layer->weight.high,
+        .fmt = w->choice.key.fmt,
+        .mode = w->choice.key.from_tensor ? CAST_TENSOR : CAST_SITE,
+        .margin = a->model->recipe.margin,
+        .site = site_state(&a->layer->sites[SITE_WEIGHT]),
+        .report = &((struct scratch *)w->scratch->data)->weight,
+    };
+    return qtensor_cast(a->lease->engine->queue, a->lease->engine->o.ledger, &c,
+                        "the FP8 copy of the weight", &w->wq, f);
+}
+
+/* The request's own scope: collect and apply behind the casts, in queue order. */
+static int enqueue_apply(struct forward *w, struct fault *f)
+{
+    const struct forward_args *a = &w->a;
+    const struct recipe *r = &a->model->recipe;
+    struct scratch *s = w->scratch->data;
+    /* A reused copy feeds what it remembered; one that feeds nothing has an empty slot. */
+    const struct amax_slot *weight = w->choice.feed ? &s->weight.slot : NULL;
+    const struct amax_slot *input = w->input.q ? NULL : &s->input.slot;
+    scope_apply_sites(a->layer, r, input, weight, s + 1, w->sites);
+    w->apply = true;
+    struct apply apply = {w->sites, 2, r->algo, r->margin, a->model->frozen};
+    return backend_apply(a->lease->engine->queue, &apply, f);
+}
+
+/* Input and output to where the backend computes; an FP8 input is there already. */
+static int enqueue_stage(struct forward *w, struct fault *f)
+{
+    struct engine *e = w->a.lease->engine;
+    int rc = w->input.q ? 0 : stage_in(&w->stage, e, &w->input.high, "the input", &w->x, f);
+    return rc ? rc : stage_out(&w->stage, e, &w->output.high, "the output", &w->y, f);
+}
+
+static int enqueue_fp8(struct forward *w, struct fault *f)
+{
+    const struct forward_args *a = &w->a;
+    int rc = enqueue_stage(w, f);
+    if (!rc)
+        rc = enqueue_input(w, f);
+    if (!rc)
+        rc = enqueue_weight(w, f);
+    if (rc)
+        return rc;
+    struct gemm g = {
+        .a = w->xq,
+        .b = w->wq,
+        .bias = a->layer->weight.bias.buf ? &a->layer->weight.bias : NULL,
+        .out = w->y,
+    };
+    rc = backend_gemm(a->lease->engine->queue, &g, f);
+    if (!rc)
+        rc = stage_back(a->lease->engine, &w->y, &w->output.high, f);
+    bool delayed = a->model->recipe.kind == RECIPE_DELAYED;
+    bool feeds = a->mode == MODE_TRAIN;
+#ifdef FP8D_MUTANT_EVAL_FEEDS
+    feeds = true;
+#endif
+    if (!rc && feeds && delayed && !w->scope)
+        rc = enqueue_apply(w, f);
+    return rc;
+}
+
+static int enqueue_calibrate(struct forward *w, struct fault *f)
+{
+    const struct forward_args *a = &w->a;
+    struct queue *q = a->lease->engine->queue;
+    struct scratch *s = w->scratch->data;
+    const struct weight *weight = &a->layer->weight;
+    int rc = enqueue_stage(w, f);
+    if (!rc)
+        rc = highview_open(a->lease->engine, weight, &w->high, f);
+    if (!rc)
+        rc = backend_measure(q, &w->x, &s->input, f);
+    if (!rc)
+        rc = backend_measure(q, &w->high, &s->weight, f);
+    struct gemm_high g = {
+        .a = w->x,
+        .b = w->high,
+        .bias = weight->bias.buf ? &weight->bias : NULL,
+        .out = w->y,
+    };
+    if (!rc)
+        rc = backend_gemm_high(q, &g, f);
+    return rc ? rc : stage_back(a->lease->engine, &w->y, &w->output.high, f);
+}
+
+/* --- after compute --- */
+
+static void take_max(struct site *s, const struct cast_report *r)
+{
+    s->calibration_seen = true;
+    if (r->slot.amax > s->calibration_amax)
+        s->calibration_amax = r->slot.amax;
+}
+
+static void settle_calibrate(struct forward *w)
+{
+    if (w->a.model->gone)
+        return;
+    w->a.model->calibrating = true;
+    take_max(&w->a.layer->sites[SITE_INPUT], &scratch_of(w)->input);
+    take_max(&w->a.layer->sites[SITE_WEIGHT], &scratch_of(w)->weight);
+}
+
+static void merge_into_scope(struct forward *w)
+{
+    if (w->scope->orphan)
+        return;
+    struct scope_part *p = scope_part(w->scope, w->a.layer); /* reserved before compute */
+    if (!w->input.q)
+        slot_merge(&p->input, &scratch_of(w)->input.slot);
+    if (w->choice.feed)
+        slot_merge(&p->weight, &scratch_of(w)->weight.slot);
+}
+
+/* A weight edited by nobody since: edits wait for running compute. */
+static void settle_fp8(struct forward *w)
+{
+    struct layer *l = w->a.layer;
+    if (!w->choice.found)
+        weight_file(&l->weight, &w->choice, qtensor_ref(w->wq), &scratch_of(w)->weight);
+    if (w->apply)
+        scope_refresh_sites(l, w->sites);
+    if (w->scope && w->a.model->recipe.kind == RECIPE_DELAYED)
+        merge_into_scope(w);
+    bool eval = w->a.mode == MODE_EVAL && w->a.model->recipe.kind == RECIPE_DELAYED;
+    if (eval && !w->input.q && scratch_of(w)->input.from_tensor)
+        l->sites[SITE_INPUT].uncalibrated_casts++;
+    if (eval && scratch_of(w)->weight.from_tensor)
+        l->sites[SITE_WEIGHT].uncalibrated_casts++;
+}
+
+static void settle(struct forward *w)
+{
+    bool empty = operand_rows(&w->input) == 0;
+    if (!empty && w->a.mode == MODE_CALIBRATE)
+        settle_calibrate(w);
+    else if (!empty)
+        settle_fp8(w);
+    if (w->context)
+        context_fill(w->context, w->xq, w->wq);
+    w->a.lease->engine->forwards_done++;
+}
+
+/* What was made beforehand goes; nothing else has changed. */
+static void withdraw(struct forward *w)
+{
+    if (w->context)
+        context_end(w->context);
+    if (w->resident)
+        resident_end(w->resident);
+}
+
+static void forward_finish(struct op *op)
+{
+    struct forward *w = (struct forward *)op;
+    struct forward_result r = {0};
+    if (op->fault.code) {
+        withdraw(w);
+        w->done(w->arg, &op->fault, NULL);
+        forward_free(w);
+        return;
+    }
+    settle(w);
+    bool empty = operand_rows(&w->input) == 0;
+    r.output = w->output;
+    r.copy = empty || w->a.mode == MODE_CALIBRATE ? COPY_NONE : w->choice.action;
+    r.weight_cast = r.copy != COPY_NONE;
+    r.input_cast = r.weight_cast && !w->input.q;
+    r.input = scratch_of(w)->input;
+    r.weight = scratch_of(w)->weight;
+    r.input_fmt = recipe_dtype(&w->a.model->recipe, SITE_INPUT);
+    r.weight_fmt = w->choice.key.fmt;
+    bool delayed = w->a.model->recipe.kind == RECIPE_DELAYED;
+    r.uncalibrated_input = r.input_cast && delayed && r.input.from_tensor;
+    r.uncalibrated_weight = r.weight_cast && delayed && r.weight.from_tensor;
+    r.applied = w->apply;
+    r.incarnation = w->incarnation;
+    r.weight_version = w->weight_version;
+    w->done(w->arg, &op->fault, &r);
+    forward_free(w);
+}
+
+/* --- start --- */
+
+/* Everything that the end needs, so that it cannot fail. */
+static int reserve(struct forward *w, struct fault *f)
+{
+    const struct forward_args *a = &w->a;
+    int rc = 0;
+    struct scope *open = a->model->scope;
+    w->scope = a->mode == MODE_TRAIN && open && open->lease == a->lease ? open : NULL;
+    if (w->scope && operand_rows(&w->input) && a->model->recipe.kind == RECIPE_DELAYED)
+        rc = scope_reserve(w->scope, f);
+    /* An FP8 input takes a byte per element. */
+    if (!rc && a->context_id)
+        rc = context_new(a->lease, a->context_id, a->model, a->layer,
+                         operand_rows(&w->input) * operand_cols(&w->input), &w->context, f);
+    if (!rc && a->output_id)
+        rc = resident_new(a->lease, a->output_id, "output_id", operand_ref(&w->output),
+                          &w->resident, f);
+    return rc;
+}
+
+static int prepare(struct forward *w, const struct forward_args *a, struct fault *f)
+{
+    w->a = *a;
+    w->a.model = model_ref(a->model);
+    w->input = operand_ref(a->input);
+    w->a.input = &w->input;
+    w->incarnation = a->model->incarnation;
+    w->weight_version = a->model->weight_version;
+    enum dtype out = a->output_dtype ? a->output_dtype
+                     : a->input->q   ? DTYPE_BF16
+                                     : a->input->high.dtype;
+    int rc = forward_check(&w->a, out, f);
+    if (!rc)
+        rc = make_output(w, out, f);
+    uint64_t bytes = sizeof(struct scratch) + 2 * scaler_bytes(a->model->recipe.history_len);
+    if (!rc)
+        rc = engine_host_buffer(a->lease->engine, bytes, "the request", &w->scratch, f);
+    if (rc)
+        return rc;
+    memset(w->scratch->host, 0, bytes);
+    return reserve(w, f);
+}
+
+int forward_start(const struct forward_args *a, forward_done_cb done, void *arg, struct fault *f)
+{
+    struct forward *w = mem_zalloc(sizeof *w);
+    if (!w)
+        return fault_set(f, -ENOMEM, "out of memory for the request");
+    op_init(&w->op, a->lease->engine->o.exec, forward_finish);
+    w->done = done;
+    w->arg = arg;
+    int rc = prepare(w, a, f);
+    if (rc) {
+        withdraw(w);
+        forward_free(w);
+        return rc;
+    }
+    const struct scaler *site = site_mirror(&a->layer->sites[SITE_WEIGHT]);
+    w->choice = weight_choose(&a->layer->weight, &a->model->recipe, site, a->mode, a->first);
+    /* What cannot be enqueued leaves its fault in the op: what was, must complete first. */
+    if (operand_rows(&w->input) && a->mode == MODE_CALIBRATE)
+        (void)enqueue_calibrate(w, &w->op.fault);
+    else if (operand_rows(&w->input))
+        (void)enqueue_fp8(w, &w->op.fault);
+    op_submit(&w->op, a->lease->engine->queue);
+    return 0;
+}

@@ -1,0 +1,37 @@
+#include "daemon/engine/op.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define CONTAINER(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+
+static void on_engine(struct exec_task *task)
+{
+    struct op *op = CONTAINER(task, struct op, task);
+    if (op->fault.code)
+        (void)fault_at(&op->fault, STAGE_COMPUTE);
+    op->finish(op);
+}
+
+/* On a backend thread. */
+static void on_complete(struct queue_note *note, int status)
+{
+    struct op *op = CONTAINER(note, struct op, note);
+    if (status && !op->fault.code)
+        fault_set(&op->fault, status, "the backend failed: %s", status_text(status));
+    op->exec->post(op->exec->self, &op->task);
+}
+
+void op_init(struct op *op, const struct exec *exec, void (*finish)(struct op *op))
+{
+    memset(op, 0, sizeof *op);
+    op->exec = exec;
+    op->finish = finish;
+    op->task.run = on_engine;
+    op->note.done = on_complete;
+}
+
+void op_submit(struct op *op, struct queue *q)
+{
+    queue_notify(q, &op->note);
+}

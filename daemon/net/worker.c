@@ -1,0 +1,186 @@
+#include "daemon/net/worker.h"
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+/* --- to the engine thread --- */
+
+static void post(void *self, struct exec_task *task)
+{
+    struct worker *w = self;
+    task->next = NULL;
+    pthread_mutex_lock(&w->lock);
+    if (w->stopped) {
+        pthread_mutex_unlock(&w->lock);
+        task->run(task);
+        return;
+    }
+    bool was_empty = !w->head;
+    if (w->tail)
+        w->tail->next = task;
+    else
+        w->head = task;
+    w->tail = task;
+    pthread_mutex_unlock(&w->lock);
+    if (was_empty)
+        pthread_cond_signal(&w->wake);
+}
+
+/* The whole list, or NULL when the thread is to end. Waits. */
+static struct exec_task *next_tasks(struct worker *w)
+{
+    pthread_mutex_lock(&w->lock);
+    while (!w->head && !w->stop)
+        pthread_cond_wait(&w->wake, &w->lock);
+    struct exec_task *list = w->head;
+    w->head = w->tail = NULL;
+    if (!list)
+        w->stopped = true;
+    pthread_mutex_unlock(&w->lock);
+    return list;
+}
+
+static void *engine_main(void *arg)
+{
+    struct worker *w = arg;
+    struct exec_task *list;
+    pthread_setname_np(pthread_self(), "fp8d-engine");
+    while ((list = next_tasks(w)))
+        while (list) {
+            struct exec_task *task = list;
+            list = task->next; /* run may free or post it */
+            task->run(task);
+        }
+    return NULL;
+}
+
+/* --- to the loop thread --- */
+
+static struct reply *take_inbox(struct worker *w)
+{
+    pthread_mutex_lock(&w->inbox_lock);
+    struct reply *list = w->inbox;
+    w->inbox = w->inbox_tail = NULL;
+    atomic_store(&w->inbox_full, false);
+    pthread_mutex_unlock(&w->inbox_lock);
+    return list;
+}
+
+static void empty_inbox(struct worker *w)
+{
+    struct reply *list = take_inbox(w);
+    while (list) {
+        struct reply *r = list;
+        list = r->next;
+        w->deliver(w->self, r);
+    }
+}
+
+static void on_async(uv_async_t *async)
+{
+    empty_inbox(async->data);
+}
+
+/* The wake-up is sent under the lock, so that the handle cannot be closed in between. */
+static bool into_inbox(struct worker *w, struct reply *r)
+{
+    pthread_mutex_lock(&w->inbox_lock);
+    bool open = !w->closed;
+    if (open) {
+        if (w->inbox_tail)
+            w->inbox_tail->next = r;
+        else
+            w->inbox = r;
+        w->inbox_tail = r;
+        if (!atomic_exchange(&w->inbox_full, true))
+            uv_async_send(&w->async);
+    }
+    pthread_mutex_unlock(&w->inbox_lock);
+    return open;
+}
+
+static void reply(void *self, struct reply *r)
+{
+    struct worker *w = self;
+    r->next = NULL;
+    if (pthread_equal(pthread_self(), w->loop_thread)) {
+        if (atomic_load(&w->inbox_full))
+            empty_inbox(w);
+        w->deliver(w->self, r);
+        return;
+    }
+    if (!into_inbox(w, r))
+        r->done(r);
+}
+
+/* --- the rest of the table --- */
+
+static bool cancelled(void *self, uint64_t conn)
+{
+    const struct worker *w = self;
+    return !roster_alive(w->roster, conn);
+}
+
+static uint64_t now(void *self)
+{
+    struct timespec t;
+    (void)self;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Signals are the loop thread's: the engine thread starts with all of them blocked. */
+static int start_thread(struct worker *w)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&w->engine_thread, NULL, engine_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -rc;
+}
+
+int worker_init(struct worker *w, uv_loop_t *loop, const struct roster *roster,
+                void (*deliver)(void *self, struct reply *r), void *self, struct fault *f)
+{
+    *w = (struct worker){.roster = roster, .deliver = deliver, .self = self};
+    w->exec =
+        (struct exec){.self = w, .post = post, .reply = reply, .cancelled = cancelled, .now = now};
+    w->loop_thread = pthread_self();
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->inbox_lock, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    int rc = uv_async_init(loop, &w->async, on_async);
+    if (rc)
+        return fault_set(f, rc, "making the wake-up of the loop failed: %s", uv_strerror(rc));
+    w->async.data = w;
+    rc = start_thread(w);
+    if (rc) {
+        w->stopped = true;
+        uv_close((uv_handle_t *)&w->async, NULL);
+        return fault_set(f, rc, "starting the engine thread failed: %s", strerror(-rc));
+    }
+    return 0;
+}
+
+void worker_stop(struct worker *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_mutex_unlock(&w->lock);
+    pthread_cond_signal(&w->wake);
+    pthread_join(w->engine_thread, NULL);
+    pthread_mutex_lock(&w->inbox_lock);
+    w->closed = true;
+    pthread_mutex_unlock(&w->inbox_lock);
+    empty_inbox(w);
+    uv_close((uv_handle_t *)&w->async, NULL);
+}
+
+void worker_fini(struct worker *w)
+{
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->inbox_lock);
+    pthread_mutex_destroy(&w->lock);
+}

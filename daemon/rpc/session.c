@@ -1,0 +1,243 @@
+#include "daemon/rpc/session.h"
+
+#include "daemon/engine/load.h"
+#include "daemon/engine/save.h"
+#include "daemon/rpc/rpc.h"
+
+#include <stddef.h>
+
+struct session *session_new(struct rpc *rpc, const struct net_peer *peer)
+{
+    struct session *s = mem_zalloc(sizeof *s);
+    if (!s)
+        return NULL;
+    s->outcomes = mem_array(OUTCOMES_KEPT, sizeof *s->outcomes);
+    if (!s->outcomes) {
+        mem_free(s);
+        return NULL;
+    }
+    s->rpc = rpc;
+    s->conn = peer->conn;
+    s->last = &s->first;
+    lease_init(&s->lease, rpc->o.engine, peer->conn, peer->pid, peer->uid);
+    return s;
+}
+
+void session_open(struct session *s)
+{
+    s->rpc->session_count++;
+}
+
+void session_discard(struct session *s)
+{
+    lease_fini(&s->lease);
+    mem_free(s->outcomes);
+    mem_free(s);
+}
+
+static void session_free(struct session *s)
+{
+    s->rpc->session_count--;
+    session_discard(s);
+}
+
+/* --- the ring of sessions with something in line --- */
+
+static void ring_add(struct session *s)
+{
+    struct rpc *rpc = s->rpc;
+    if (s->next)
+        return;
+    if (!rpc->ring) {
+        s->next = s->prev = s;
+        rpc->ring = s;
+        return;
+    }
+    s->next = rpc->ring;
+    s->prev = rpc->ring->prev;
+    s->prev->next = s;
+    s->next->prev = s;
+}
+
+static void ring_remove(struct session *s)
+{
+    struct rpc *rpc = s->rpc;
+    if (!s->next)
+        return;
+    if (s->next == s) {
+        rpc->ring = NULL;
+    } else {
+        s->prev->next = s->next;
+        s->next->prev = s->prev;
+        if (rpc->ring == s)
+            rpc->ring = s->next;
+    }
+    s->next = s->prev = NULL;
+}
+
+/* --- the line --- */
+
+static struct request *line_take(struct session *s)
+{
+    struct request *rq = s->first;
+    s->first = rq->next;
+    if (!s->first) {
+        s->last = &s->first;
+        ring_remove(s);
+    }
+    rq->next = NULL;
+    s->rpc->queued--;
+    return rq;
+}
+
+void session_enqueue(struct session *s, struct request *rq)
+{
+    rq->next = NULL;
+    *s->last = rq;
+    s->last = &rq->next;
+    s->rpc->queued++;
+    ring_add(s);
+    sched_run(s->rpc);
+}
+
+struct request *session_unqueue(struct session *s, uint64_t id)
+{
+    struct request **at = &s->first;
+    while (*at && (*at)->header.id != id)
+        at = &(*at)->next;
+    struct request *rq = *at;
+    if (!rq)
+        return NULL;
+    *at = rq->next;
+    if (!*at)
+        s->last = at;
+    if (!s->first)
+        ring_remove(s);
+    s->rpc->queued--;
+    return rq;
+}
+
+void session_close(struct session *s)
+{
+    s->closed = true;
+    while (s->first)
+        request_free(line_take(s));
+    if (s->running && s->running->load)
+        load_cancel(s->running->load);
+    if (s->running && s->running->save)
+        save_cancel(s->running->save);
+    if (!s->running)
+        session_free(s);
+    /* A scope that ended with the lease may have held others back. */
+}
+
+static void remember(struct session *s, uint64_t id, bool ok)
+{
+    s->outcomes[s->outcome_at] = (struct outcome){id, ok};
+    s->outcome_at = (s->outcome_at + 1) % OUTCOMES_KEPT;
+}
+
+static bool succeeded(const struct session *s, uint64_t id)
+{
+    for (unsigned i = 0; i < OUTCOMES_KEPT; i++) {
+        const struct outcome *o = &s->outcomes[(s->outcome_at - 1 - i) % OUTCOMES_KEPT];
+        if (o->id == id)
+            return o->ok;
+    }
+    return false;
+}
+
+void session_finished(struct session *s, struct request *rq, bool ok)
+{
+    struct rpc *rpc = s->rpc;
+    remember(s, rq->header.id, ok);
+    if (s->running != rq)
+        return;
+    s->running = NULL;
+    rpc->running--;
+    rpc->requests_done++;
+    if (rq->row->computes)
+        rpc->computing = false;
+    if (s->closed)
+        session_free(s);
+    sched_run(rpc);
+}
+
+/* --- scheduling --- */
+
+/* Why a request that reached the head of its line must not run; 0 if it may. */
+static int refuse(struct session *s, struct request *rq, struct fault *f)
+{
+    const Fp8d__V1__RequestHead *head = ((struct request_message *)rq->message)->head;
+    const struct exec *x = s->rpc->o.exec;
+    uint64_t waited_ms = (x->now(x->self) - rq->received_ns) / 1000000;
+    if (s->rpc->draining)
+        return fault_set(f, FP8D_EUNAVAILABLE, "the server is stopping; the request was not executed");
+    if (head && head->deadline_ms && waited_ms >= head->deadline_ms)
+        return fault_set(f, FP8D_EDEADLINE_EXCEEDED,
+                         "head.deadline_ms is %u, the request waited %llu ms and was not executed",
+                         head->deadline_ms, (unsigned long long)waited_ms);
+    for (size_t i = 0; head && i < head->n_needs; i++)
+        if (!succeeded(s, head->needs[i]))
+            return fault_set(f, FP8D_EABORTED,
+                             "head.needs: request %llu failed or is unknown on this connection",
+                             (unsigned long long)head->needs[i]);
+    return 0;
+}
+
+static void start(struct session *s)
+{
+    struct rpc *rpc = s->rpc;
+    struct request *rq = line_take(s);
+    struct fault f = {.stage = STAGE_QUEUE};
+    rq->started_ns = rpc->o.exec->now(rpc->o.exec->self);
+    if (refuse(s, rq, &f)) {
+        request_fail(rq, &f);
+        return;
+    }
+    s->running = rq;
+    rpc->running++;
+    if (rq->row->computes)
+        rpc->computing = true;
+    rq->row->run(rq);
+}
+
+static bool can_start(const struct session *s)
+{
+    if (s->running || s->closed)
+        return false;
+    return !s->first->row->computes || !s->rpc->computing || s->rpc->draining;
+}
+
+/* One round: the first session in turn that can start something does. */
+static bool start_one(struct rpc *rpc)
+{
+    struct session *s = rpc->ring;
+    if (!s)
+        return false;
+    do {
+        if (can_start(s)) {
+            rpc->ring = s->next; /* the next round begins behind it */
+            start(s);
+            return true;
+        }
+        s = s->next;
+    } while (s != rpc->ring);
+    return false;
+}
+
+/* Handlers that finish at once come back here: the outermost call does the rounds. */
+void sched_run(struct rpc *rpc)
+{
+    if (rpc->scheduling)
+        return;
+    rpc->scheduling = true;
+    while (start_one(rpc)) {
+    }
+    rpc->scheduling = false;
+    if (rpc->draining && rpc->drained && !rpc->running && !rpc->queued) {
+        rpc_drained_cb drained = rpc->drained;
+        rpc->drained = NULL;
+        drained(rpc->drained_arg);
+    }
+}

@@ -1,0 +1,51 @@
+/* session.h - the engine's side of a connection: its line of requests and its lease.
+ *
+ * Ordered requests of one session run one after another; between sessions round-robin. Computing
+ * requests of all sessions run one at a time, others beside them. Engine thread.
+ */
+#ifndef FP8D_DAEMON_RPC_SESSION_H
+#define FP8D_DAEMON_RPC_SESSION_H
+
+#include "daemon/engine/lease.h"
+#include "daemon/handler.h"
+#include "daemon/rpc/request.h"
+
+#define OUTCOMES_KEPT 1024 /* finished requests of a session that `needs` can name */
+
+struct outcome {
+    uint64_t id;
+    bool ok;
+};
+
+struct session {
+    struct rpc *rpc;
+    uint64_t conn;
+    struct lease lease;
+    struct request *first, **last; /* the line */
+    struct request *running;
+    bool closed;                   /* the connection is gone */
+    struct session *prev, *next;   /* in the ring, or NULL */
+    struct outcome *outcomes;      /* ring of OUTCOMES_KEPT */
+    unsigned outcome_at;
+    struct exec_task task;         /* opening */
+};
+
+/* Loop thread: memory only. */
+struct session *session_new(struct rpc *rpc, const struct net_peer *peer);
+void session_discard(struct session *s); /* one that was never opened */
+
+/* Engine thread. */
+void session_open(struct session *s);
+void session_close(struct session *s); /* drops the line; ends when what runs has finished */
+void session_enqueue(struct session *s, struct request *rq);
+
+/* A request of the line has ended; called by request.c before it frees it. */
+void session_finished(struct session *s, struct request *rq, bool ok);
+
+/* Take a queued request out of the line, or NULL. */
+struct request *session_unqueue(struct session *s, uint64_t id);
+
+/* Start whatever can start. */
+void sched_run(struct rpc *rpc);
+
+#endif
