@@ -14,7 +14,7 @@
 /* What strict refuses, gathered into one sentence. */
 struct problems {
     unsigned count;
-    char list[PROBLEM_TEXT];  /* "x" (reason), ... */
+    char list[PROBLEM_TEXT];      /* "x" (reason), ... */
     char globs[PROBLEM_TEXT / 3]; /* --skip 'x' ... */
 };
 
@@ -70,7 +70,8 @@ static void append(char *text, size_t size, const char *more, bool *cut)
  * paste it, and the name is the file's. `?` is one byte. */
 static const char *glob_of(char out[SHOWN], const char *name, size_t len)
 {
-    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/";
+    static const char plain[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/";
     size_t at = 0;
     for (; at < len && at < SHOWN - 2; at++)
         out[at] = strchr(plain, name[at]) ? name[at] : '?';
@@ -202,7 +203,8 @@ static const struct source *layer_named(const struct claim *c, const char *name,
     return NULL;
 }
 
-/* Scaling state whose layer has no use for it: X is left out, or is no layer, or this is no save. */
+/* Scaling state whose layer has no use for it: X is left out, or is no layer, or this is no save.
+ */
 static void sort_state(struct claim *c, const struct claim_options *o,
                        const struct safetensors_tensor *t, size_t len, struct problems *p)
 {
@@ -267,8 +269,9 @@ static int take_format(struct claim *c, const struct safetensors *s, struct faul
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "tensor \"" STATE_MODEL_KEY "\" is missing, needed in a save");
     if (!safetensors_meta(s, "fp8d_recipe"))
-        return fault_set(f, FP8D_EINVALID_ARGUMENT, "metadata fp8d_recipe is missing, needed in a "
-                                                    "save");
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "metadata fp8d_recipe is missing, needed in a "
+                         "save");
     return form_check(c->model, DTYPE_U64, 1, STATE_MODEL, 0, f);
 }
 

@@ -1,10 +1,10 @@
 /* claim.h - which tensors of a checkpoint become layers: a pure function over its header.
  *
- * Every 2-D `X.weight` is claimed, with what belongs to it (source.h), as the linear layer X, unless
- * globs say otherwise. Strict (default): a claimed weight that cannot be a layer is an error that
- * names them all and prints the --skip globs that leave them out; every tensor that bears a layer's
- * name must be used. Not strict: such things become notes. Bad biases, factors and state of claimed
- * layers are always errors.
+ * Every 2-D `X.weight` is claimed, with what belongs to it (source.h), as the linear layer X,
+ * unless globs say otherwise. Strict (default): a claimed weight that cannot be a layer is an error
+ * that names them all and prints the --skip globs that leave them out; every tensor that bears a
+ * layer's name must be used. Not strict: such things become notes. Bad biases, factors and state of
+ * claimed layers are always errors.
  *
  * A file whose metadata has fp8d_format is a save (state.h); another version than ours is an error.
  */
@@ -36,12 +36,12 @@ struct claim_lines {
 
 struct claim {
     struct arena arena;
-    struct source *layers;      /* in the order of the names of their weights */
+    struct source *layers; /* in the order of the names of their weights */
     size_t layer_count;
-    bool save;                  /* the file is a save */
+    bool save;                              /* the file is a save */
     const struct safetensors_tensor *model; /* of a save: fp8d.model */
-    struct claim_lines ignored; /* "name (reason)" */
-    struct claim_lines notes;   /* sentences */
+    struct claim_lines ignored;             /* "name (reason)" */
+    struct claim_lines notes;               /* sentences */
 };
 
 /* The claim borrows from `s`, which must outlive it. On failure nothing is left to free. */

@@ -102,7 +102,14 @@ static int fill(struct create *c, size_t i, const struct create_layer *in, struc
         bias.cols = in->bias.dims[0];
     }
     int filled = model_fill_layer(c->model, i, in->name, high, bias, rc ? &(struct fault){0} : f);
-    if (w->q) {
+    if (w->q && !rc && !filled) {
+        struct site *site = &l->sites[SITE_WEIGHT];
+        /* As a load of such a file does: a later cast of this weight goes on at its scale. */
+        if (recipe_dtype(&c->model->recipe, SITE_WEIGHT) == qtensor_info(w->q).fmt) {
+            scaler_adopt(site_mirror(site), w->scale_inv);
+            if (site->state->host)
+                memcpy(site->state->host, site_mirror(site), scaler_bytes(site_mirror(site)->len));
+        }
         struct cast_report report = {.scale = recipe_scale_of(w->scale_inv),
                                      .scale_inv = w->scale_inv};
         weight_make_primary(&l->weight, qtensor_ref(w->q), &report, DTYPE_NONE);

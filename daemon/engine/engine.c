@@ -150,14 +150,12 @@ int engine_host_buffer(struct engine *e, uint64_t bytes, const char *what, struc
 int expect_check(const struct expect *x, const struct model *m, struct fault *f)
 {
     if (x->incarnation && x->incarnation != m->incarnation)
-        return fault_set(f, FP8D_EFAILED_PRECONDITION,
-                         "expect.incarnation is %llu, model %s has %llu",
-                         (unsigned long long)x->incarnation, m->name,
-                         (unsigned long long)m->incarnation);
+        return fault_set(
+            f, FP8D_EFAILED_PRECONDITION, "expect.incarnation is %llu, model %s has %llu",
+            (unsigned long long)x->incarnation, m->name, (unsigned long long)m->incarnation);
     if (x->weight_version && x->weight_version != m->weight_version)
-        return fault_set(f, FP8D_EFAILED_PRECONDITION,
-                         "expect.weight_version is %llu, model %s has %llu",
-                         (unsigned long long)x->weight_version, m->name,
-                         (unsigned long long)m->weight_version);
+        return fault_set(
+            f, FP8D_EFAILED_PRECONDITION, "expect.weight_version is %llu, model %s has %llu",
+            (unsigned long long)x->weight_version, m->name, (unsigned long long)m->weight_version);
     return 0;
 }

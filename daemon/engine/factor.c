@@ -28,9 +28,10 @@ int factor_take(const struct safetensors_tensor *t, const void *bytes, float *ou
     float x = widen(t->dtype, bytes);
     char name[256];
     if (!recipe_factor_ok(x))
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "tensor \"%s\" is %g, needed a finite factor of at least 2^-128 (2.94e-39)",
-                         text_escape(name, sizeof name, t->name, strlen(t->name)), (double)x);
+        return fault_set(
+            f, FP8D_EINVALID_ARGUMENT,
+            "tensor \"%s\" is %g, needed a finite factor of at least 2^-128 (2.94e-39)",
+            text_escape(name, sizeof name, t->name, strlen(t->name)), (double)x);
     *out = x;
     return 0;
 }

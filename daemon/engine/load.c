@@ -107,10 +107,11 @@ int load_attach(struct load *ld, const char *name, int fd, struct fault *f)
                          "load %llu reads a server path; no descriptor is needed",
                          (unsigned long long)ld->id);
     if (ld->fd >= 0)
-        return fault_set(f, FP8D_EUNIMPLEMENTED,
-                         "load %llu has a file already; checkpoints of several files are not supported "
-                         "yet",
-                         (unsigned long long)ld->id);
+        return fault_set(
+            f, FP8D_EUNIMPLEMENTED,
+            "load %llu has a file already; checkpoints of several files are not supported "
+            "yet",
+            (unsigned long long)ld->id);
     text_escape(ld->file, sizeof ld->file, name, strlen(name));
     ld->fd = fd;
     return 0;
@@ -192,11 +193,12 @@ static int list(struct load *ld, struct fault *f)
     while (other && strcmp(other->o.model, ld->o.model) != 0)
         other = other->next;
     if (other)
-        return fault_set(f, FP8D_EABORTED,
-                         "load %llu of connection %llu (pid %d) loads model %s at this moment, needed "
-                         "none",
-                         (unsigned long long)other->id, (unsigned long long)other->lease->conn,
-                         (int)other->lease->pid, ld->o.model);
+        return fault_set(
+            f, FP8D_EABORTED,
+            "load %llu of connection %llu (pid %d) loads model %s at this moment, needed "
+            "none",
+            (unsigned long long)other->id, (unsigned long long)other->lease->conn,
+            (int)other->lease->pid, ld->o.model);
     ld->next = ld->engine->loads;
     ld->engine->loads = ld;
     return 0;

@@ -1,9 +1,9 @@
 /* load.h - a load: begin, attach, commit; a transaction whose only visible effect is one swap.
  *
- * Begin and attach happen on the engine thread; commit parses, checks, reserves, reads and quantises
- * on the loader thread and its queue, into memory that nobody else can see, and then swaps between two
- * requests on the engine thread. On any error the model that was there stays exactly as it was. One
- * load of a name at a time: the second commit is FP8D_EABORTED.
+ * Begin and attach happen on the engine thread; commit parses, checks, reserves, reads and
+ * quantises on the loader thread and its queue, into memory that nobody else can see, and then
+ * swaps between two requests on the engine thread. On any error the model that was there stays
+ * exactly as it was. One load of a name at a time: the second commit is FP8D_EABORTED.
  *
  * The peak of a replacing load is old + new + 64 MiB; with primary_fp8 the largest weight in high
  * precision comes to it.
@@ -28,10 +28,10 @@ struct load_options {
     struct recipe_wish recipe; /* over what the file saved, else over the default */
     bool no_strict;
     bool primary_fp8;
-    enum dtype dequantize;     /* DTYPE_NONE, F32 or BF16 */
+    enum dtype dequantize; /* DTYPE_NONE, F32 or BF16 */
     bool allow_nan;
     bool finish_calibration;
-    char *const *only;         /* borrowed by load_begin */
+    char *const *only; /* borrowed by load_begin */
     size_t only_count;
     char *const *skip;
     size_t skip_count;
@@ -49,7 +49,7 @@ struct load_report {
     struct recipe recipe;
     const struct claim *claim; /* layers, ignored, notes */
     const struct claim_lines *converted;
-    uint64_t nan_codes;        /* NaN and Inf codes in FP8 weights, with allow_nan */
+    uint64_t nan_codes; /* NaN and Inf codes in FP8 weights, with allow_nan */
     uint64_t incarnation, weight_version;
 };
 
@@ -68,14 +68,14 @@ typedef void (*load_done_cb)(void *arg, const struct fault *f, const struct load
 
 struct load {
     struct loader_job job;
-    struct load *next;         /* in engine->loads, while committing */
+    struct load *next; /* in engine->loads, while committing */
     struct engine *engine;
-    struct lease *lease;       /* until it is done: a lease may end inside the callback */
+    struct lease *lease; /* until it is done: a lease may end inside the callback */
     uint64_t id;
-    struct arena arena;        /* copies of the strings of the options */
+    struct arena arena; /* copies of the strings of the options */
     struct load_options o;
-    int fd;                    /* -1 until attached */
-    char file[256];            /* its name, for sentences */
+    int fd;         /* -1 until attached */
+    char file[256]; /* its name, for sentences */
     bool committing;
     _Atomic bool cancel;
 
@@ -86,8 +86,8 @@ struct load {
     struct claim_lines converted;
     struct load_part *parts;   /* one a layer of the claim */
     struct recipe file_recipe; /* of a save; else the default */
-    struct buffer *staging;    /* BUFFER_HOST, LOAD_BLOCK or one row of FP8 codes; NULL: not needed */
-    struct buffer *scratch;    /* the largest weight that is cast; NULL: none is */
+    struct buffer *staging; /* BUFFER_HOST, LOAD_BLOCK or one row of FP8 codes; NULL: not needed */
+    struct buffer *scratch; /* the largest weight that is cast; NULL: none is */
     struct model *built;
     struct load_report report;
     load_progress_cb on_progress;
@@ -97,7 +97,7 @@ struct load {
     _Atomic bool progress_posted;
     _Atomic uint64_t bytes_done, bytes_total;
     _Atomic uint32_t tensors_done, tensors_total;
-    uint64_t progress_ns;      /* when the last one was posted */
+    uint64_t progress_ns; /* when the last one was posted */
 };
 
 int load_begin(struct lease *l, uint64_t id, const struct load_options *o, struct fault *f);

@@ -35,8 +35,7 @@ int load_bytes_check(struct load *ld, struct fault *f)
 static int at_tensor(const struct safetensors_tensor *t, struct fault *f)
 {
     char name[256];
-    return fault_wrap(f, "tensor \"%s\"",
-                      text_escape(name, sizeof name, t->name, strlen(t->name)));
+    return fault_wrap(f, "tensor \"%s\"", text_escape(name, sizeof name, t->name, strlen(t->name)));
 }
 
 int load_bytes_block(struct load *ld, const struct safetensors_tensor *t, uint64_t at, size_t n,

@@ -37,14 +37,16 @@ static int judge(struct look *l, struct fault *f)
         return 0;
     text_escape(name, sizeof name, l->t->name, strlen(l->t->name));
     if (!e5m2)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "tensor \"%s\" holds %llu NaN codes (0x7f or 0xff), needed none; allow_nan "
-                         "loads it",
-                         name, (unsigned long long)c.nan);
-    return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                     "tensor \"%s\" holds %llu NaN codes (0x7d to 0x7f or 0xfd to 0xff) and %llu Inf "
-                     "codes (0x7c or 0xfc), needed none; allow_nan loads it",
-                     name, (unsigned long long)c.nan, (unsigned long long)c.inf);
+        return fault_set(
+            f, FP8D_EINVALID_ARGUMENT,
+            "tensor \"%s\" holds %llu NaN codes (0x7f or 0xff), needed none; allow_nan "
+            "loads it",
+            name, (unsigned long long)c.nan);
+    return fault_set(
+        f, FP8D_EINVALID_ARGUMENT,
+        "tensor \"%s\" holds %llu NaN codes (0x7d to 0x7f or 0xfd to 0xff) and %llu Inf "
+        "codes (0x7c or 0xfc), needed none; allow_nan loads it",
+        name, (unsigned long long)c.nan, (unsigned long long)c.inf);
 }
 
 static void note_converted(struct load *ld, const struct layer *l, enum dtype from,
@@ -66,7 +68,8 @@ static int fill_verbatim(struct load *ld, size_t i, struct queue *q, struct faul
     if (!rc)
         rc = judge(&look, f);
     if (!rc)
-        rc = qtensor_adopt_buffer(q, t->dtype, t->dims[0], t->dims[1], p->codes, p->factor, &made, f);
+        rc = qtensor_adopt_buffer(q, t->dtype, t->dims[0], t->dims[1], p->codes, p->factor, &made,
+                                  f);
     if (rc)
         return rc;
     p->codes = NULL;
@@ -131,8 +134,8 @@ static int fill_cast(struct load *ld, size_t i, struct queue *q, struct fault *f
     int rc = load_bytes_all(ld, t, ld->scratch, q, NULL, NULL, f);
     if (rc)
         return rc;
-    l->weight.high = (struct tensor){.buf = buffer_ref(ld->scratch), .dtype = t->dtype,
-                                     .rows = t->dims[0], .cols = t->dims[1]};
+    l->weight.high = (struct tensor){
+        .buf = buffer_ref(ld->scratch), .dtype = t->dtype, .rows = t->dims[0], .cols = t->dims[1]};
     buffer_unref(ld->parts[i].hold);
     ld->parts[i].hold = NULL;
     rc = primary_enqueue(l, &ld->built->recipe, ld->engine, q, &cast, f);
@@ -207,12 +210,14 @@ static void note_weights(struct load *ld)
         dropped += source_has_copy(&c->layers[i]) && !w->train.q && !w->primary.q;
     }
     if (eval_only)
-        claim_line(c, &c->notes, "%zu layers have F8_E5M2 weights and are for eval only: mode train "
-                                 "needs fp8_format e4m3",
+        claim_line(c, &c->notes,
+                   "%zu layers have F8_E5M2 weights and are for eval only: mode train "
+                   "needs fp8_format e4m3",
                    eval_only);
     if (dropped)
-        claim_line(c, &c->notes, "cached FP8 copies of %zu weights were dropped: the recipe in force "
-                                 "casts to %s",
+        claim_line(c, &c->notes,
+                   "cached FP8 copies of %zu weights were dropped: the recipe in force "
+                   "casts to %s",
                    dropped, dtype_name(recipe_dtype(&ld->built->recipe, SITE_WEIGHT)));
 }
 

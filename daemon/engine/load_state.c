@@ -47,7 +47,8 @@ int load_state_recipe(struct load *ld, struct recipe *out, struct fault *f)
 {
     ld->file_recipe = RECIPE_DEFAULT;
     if (ld->claim.save) {
-        int rc = state_take_recipe(safetensors_meta(ld->header, "fp8d_recipe"), &ld->file_recipe, f);
+        int rc =
+            state_take_recipe(safetensors_meta(ld->header, "fp8d_recipe"), &ld->file_recipe, f);
         if (rc)
             return rc;
     }
@@ -193,9 +194,10 @@ static int finish_calibration(struct load *ld, struct fault *f)
     struct model *m = ld->built;
     size_t set = 0;
     if (m->recipe.kind != RECIPE_DELAYED)
-        return fault_set(f, FP8D_EFAILED_PRECONDITION,
-                         "options.finish_calibration: the recipe is current, which keeps no scales; "
-                         "needed delayed");
+        return fault_set(
+            f, FP8D_EFAILED_PRECONDITION,
+            "options.finish_calibration: the recipe is current, which keeps no scales; "
+            "needed delayed");
     for (size_t i = 0; i < m->layer_count; i++)
         for (unsigned k = 0; k < 2; k++) {
             struct site *s = &m->layers[i].sites[kinds[k]];
@@ -206,8 +208,10 @@ static int finish_calibration(struct load *ld, struct fault *f)
             s->calibration_seen = false;
         }
     m->calibrating = false;
-    claim_line(&ld->claim, &ld->claim.notes, "the calibration of the file was finished: %zu sites got "
-                                             "a scale from it", set);
+    claim_line(&ld->claim, &ld->claim.notes,
+               "the calibration of the file was finished: %zu sites got "
+               "a scale from it",
+               set);
     return 0;
 }
 
@@ -217,8 +221,9 @@ static int settle_calibration(struct load *ld, struct fault *f)
     if (ld->built->calibrating && ld->o.finish_calibration)
         return finish_calibration(ld, f);
     if (ld->built->calibrating)
-        claim_line(&ld->claim, notes, "the file was saved with a calibration unfinished; it goes on, and "
-                                      "finish_calibration sets scales from it");
+        claim_line(&ld->claim, notes,
+                   "the file was saved with a calibration unfinished; it goes on, and "
+                   "finish_calibration sets scales from it");
     else if (ld->o.finish_calibration)
         claim_line(&ld->claim, notes, "finish_calibration: the file has no unfinished calibration");
     return 0;
@@ -249,15 +254,16 @@ static void note_sites(const struct restore *r)
     if (r->reset)
         claim_line(c, &c->notes, "%zu sites were reset: their FP8 format is another now", r->reset);
     if (r->ignored_inputs)
-        claim_line(c, &c->notes, "input_scale of %zu layers is not used while the recipe is current",
+        claim_line(c, &c->notes,
+                   "input_scale of %zu layers is not used while the recipe is current",
                    r->ignored_inputs);
 }
 
 int load_state_apply(struct load *ld, struct queue *q, struct fault *f)
 {
     struct restore r = {.ld = ld, .history = mem_alloc(RECIPE_HISTORY_MAX * sizeof(float))};
-    int rc = r.history ? take_model(ld, f)
-                       : fault_set(f, -ENOMEM, "out of memory for an amax history");
+    int rc =
+        r.history ? take_model(ld, f) : fault_set(f, -ENOMEM, "out of memory for an amax history");
     for (size_t i = 0; !rc && i < ld->claim.layer_count; i++)
         rc = take_layer(&r, i, f);
     mem_free(r.history);

@@ -1,5 +1,5 @@
-/* load_state.h - what a file says about scaling: the recipe, and the state of every site. All of it is
- * in force before anything is quantised with it (Transformer Engine PR #771). Loader thread.
+/* load_state.h - what a file says about scaling: the recipe, and the state of every site. All of it
+ * is in force before anything is quantised with it (Transformer Engine PR #771). Loader thread.
  * Rules: docs/numerics.md section 3. */
 #ifndef FP8D_DAEMON_ENGINE_LOAD_STATE_H
 #define FP8D_DAEMON_ENGINE_LOAD_STATE_H

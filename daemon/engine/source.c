@@ -33,11 +33,12 @@ static int check_bias(const struct source *x, struct fault *f)
     if (!b)
         return 0;
     if (b->rank != 1 || b->dims[0] != x->weight->dims[0])
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "tensor \"%s\" has rank %u and %llu elements in its first dimension, needed "
-                         "[%llu]",
-                         shown(name, b->name), b->rank, b->rank ? (unsigned long long)b->dims[0] : 1,
-                         (unsigned long long)x->weight->dims[0]);
+        return fault_set(
+            f, FP8D_EINVALID_ARGUMENT,
+            "tensor \"%s\" has rank %u and %llu elements in its first dimension, needed "
+            "[%llu]",
+            shown(name, b->name), b->rank, b->rank ? (unsigned long long)b->dims[0] : 1,
+            (unsigned long long)x->weight->dims[0]);
     if (!dtype_is_high(b->dtype))
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "tensor \"%s\" has dtype %s, needed F32, BF16 or F16",
@@ -56,10 +57,11 @@ static int find_factor(const struct safetensors *s, struct source *x, struct fau
         return 0; /* they are nobody's, and the claim says so */
     shown(name, x->name);
     if (plain && inv)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "layer \"%s\" has two factors, %s.weight_scale and %s.weight_scale_inv, needed "
-                         "one",
-                         name, name, name);
+        return fault_set(
+            f, FP8D_EINVALID_ARGUMENT,
+            "layer \"%s\" has two factors, %s.weight_scale and %s.weight_scale_inv, needed "
+            "one",
+            name, name, name);
     if (!plain && !inv)
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "tensor \"%s.weight\" is %s and has no factor, needed %s.weight_scale or "
@@ -93,8 +95,8 @@ static int check_whole(const struct safetensors_tensor *const *parts, unsigned n
     if (!there || !missing)
         return 0;
     return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                     "tensor \"%s.fp8d.%s.%s\" is missing, needed beside \"%s\"", shown(name, layer),
-                     of, missing, shown(found, there->name));
+                     "tensor \"%s.fp8d.%s.%s\" is missing, needed beside \"%s\"",
+                     shown(name, layer), of, missing, shown(found, there->name));
 }
 
 static int check_site(const struct source *x, unsigned k, struct fault *f)
@@ -107,8 +109,9 @@ static int check_site(const struct source *x, unsigned k, struct fault *f)
     char name[SHOWN];
     char found[FORM_TEXT];
     if (h->dtype != DTYPE_F32 || h->rank != 1 || h->dims[0] < 1 || h->dims[0] > RECIPE_HISTORY_MAX)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT, "tensor \"%s\" is %s, needed F32 of 1 to %u rows",
-                         shown(name, h->name), form_text(h, found), RECIPE_HISTORY_MAX);
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "tensor \"%s\" is %s, needed F32 of 1 to %u rows", shown(name, h->name),
+                         form_text(h, found), RECIPE_HISTORY_MAX);
     rc = form_check(p[SOURCE_SCALING], DTYPE_F32, 1, STATE_SCALING, 0, f);
     return rc ? rc : form_check(p[SOURCE_COUNTERS], DTYPE_U64, 1, STATE_COUNTERS, 0, f);
 }
@@ -133,10 +136,11 @@ static int find_sites(const struct safetensors *s, struct source *x, struct faul
                            site_name(state_sites[here ? 0 : k]));
     }
     if (!rc && source_has_state(x) && x->input_factor)
-        rc = fault_set(f, FP8D_EINVALID_ARGUMENT,
-                       "layer \"%s\" has two scales for its input, %s.input_scale and the state of a "
-                       "save, needed one",
-                       shown(name, x->name), name);
+        rc = fault_set(
+            f, FP8D_EINVALID_ARGUMENT,
+            "layer \"%s\" has two scales for its input, %s.input_scale and the state of a "
+            "save, needed one",
+            shown(name, x->name), name);
     return rc;
 }
 

@@ -17,7 +17,7 @@ enum { SOURCE_CODES, SOURCE_FACTOR, SOURCE_CAST, SOURCE_CAST_COUNTERS, SOURCE_CA
 struct source {
     const char *name; /* of the layer */
     const struct safetensors_tensor *weight, *bias;
-    const struct safetensors_tensor *factor;       /* of an FP8 weight, and only of one */
+    const struct safetensors_tensor *factor; /* of an FP8 weight, and only of one */
     const struct safetensors_tensor *input_factor;
     const struct safetensors_tensor *site[3][SOURCE_SITE_PARTS]; /* in the order of state_sites */
     const struct safetensors_tensor *cached[SOURCE_CACHED_PARTS];

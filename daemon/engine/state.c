@@ -130,8 +130,8 @@ static void fill_scaler(struct scaler *in, const float *scaling, const uint64_t 
 }
 
 int state_take_site(const float scaling[STATE_SCALING], const uint64_t counters[STATE_COUNTERS],
-                    const float *history, uint32_t len, struct scaler *out, struct site *calibration,
-                    const char **why)
+                    const float *history, uint32_t len, struct scaler *out,
+                    struct site *calibration, const char **why)
 {
     *why = site_fault(scaling, counters, history, len);
     if (*why)
@@ -167,7 +167,7 @@ int state_take_cached(const float cast[STATE_CACHED_CAST],
                       const uint64_t counters[STATE_CACHED_COUNTERS], float factor,
                       struct weight_copy *out, const char **why)
 {
-    *why = !scale_ok(cast[0])  ? "the scale of the cached copy is not a finite normal number above 0"
+    *why = !scale_ok(cast[0]) ? "the scale of the cached copy is not a finite normal number above 0"
            : !belong_together(cast[0], factor)
                ? "scale and factor of the cached copy do not belong together, needed 1/scale"
            : !amax_ok(cast[1]) ? "the amax of the cached copy is negative or not finite"
@@ -225,8 +225,9 @@ static int word_of(const json_t *object, const char *member, const char *const n
     for (int i = 1; s && i < 3; i++)
         if (!strcmp(s, names[i]))
             return i;
-    fault_set(f, FP8D_EDATA_LOSS, "metadata fp8d_recipe: %s is missing or unknown, needed \"%s\" or "
-                                  "\"%s\"",
+    fault_set(f, FP8D_EDATA_LOSS,
+              "metadata fp8d_recipe: %s is missing or unknown, needed \"%s\" or "
+              "\"%s\"",
               member, names[1], names[2]);
     return 0;
 }

@@ -7,8 +7,8 @@
  *   X.bias                    [out]      where the layer has one
  *   X.fp8d.S.scaling          [4]  F32   scale, scale_inv, amax_last, calibration_amax
  *   X.fp8d.S.amax_history     [L]  F32   row 0 collects, row 1 oldest, row L-1 newest
- *   X.fp8d.S.counters         [8]  U64   set, row 0 non-finite, updates, skipped_updates, nonfinite,
- *                                        saturated, flushed, calibration seen
+ *   X.fp8d.S.counters         [8]  U64   set, row 0 non-finite, updates, skipped_updates,
+ *                                        nonfinite, saturated, flushed, calibration seen
  *   X.fp8d.cached.weight      [out, in]  FP8 codes of the training copy, where there is one
  *   X.fp8d.cached.weight_scale []  F32   their factor, real = code * weight_scale
  *   X.fp8d.cached.cast        [2]  F32   scale it was cast with, amax that it saw
@@ -21,8 +21,8 @@
  *   __metadata__              fp8d_format "1"; fp8d_recipe, a JSON object with kind, fp8_format,
  *                             amax_algo, amax_history_len, margin
  *
- * FP8 codes without their factor, and the other way round, are an error. Nothing in a save depends on
- * how many steps a model has seen. Pure functions over plain memory; any thread.
+ * FP8 codes without their factor, and the other way round, are an error. Nothing in a save depends
+ * on how many steps a model has seen. Pure functions over plain memory; any thread.
  */
 #ifndef FP8D_DAEMON_ENGINE_STATE_H
 #define FP8D_DAEMON_ENGINE_STATE_H
@@ -39,7 +39,7 @@
 #define STATE_MODEL 4
 #define STATE_MODEL_KEY "fp8d.model"
 #define STATE_NAME_MAX 1100
-#define STATE_LAYER_MAX 984 /* bytes of a layer's name, so that all names above have at most 1024 */
+#define STATE_LAYER_MAX 984 /* bytes of a layer's name: all names above have at most 1024 */
 
 /* The sites that have state, in the order they are written. */
 extern const enum site_kind state_sites[3];
@@ -53,15 +53,15 @@ bool state_cached_key(char *out, const char *layer, const char *part);
 /* True for the names above: "X.fp8d....", whatever X. *len is that of X. */
 bool state_is_key(const char *name, size_t *len);
 
-/* A scaler and its calibration as arrays, and back: history has len rows, out has out->len and is filled
- * by scaler_resize. FP8D_EDATA_LOSS, and *why says which, for values that no save can hold: scale not
- * finite or not positive, scale and scale_inv that do not belong together, an unset site with a scale,
- * an amax negative or not finite, a flag that is neither 0 nor 1. -ENOMEM. */
+/* A scaler and its calibration as arrays, and back: history has len rows, out has out->len and is
+ * filled by scaler_resize. FP8D_EDATA_LOSS, and *why says which, for values that no save can hold:
+ * scale not finite or not positive, scale and scale_inv that do not belong together, an unset site
+ * with a scale, an amax negative or not finite, a flag that is neither 0 nor 1. -ENOMEM. */
 void state_put_site(const struct site *s, float scaling[STATE_SCALING],
                     uint64_t counters[STATE_COUNTERS]);
 int state_take_site(const float scaling[STATE_SCALING], const uint64_t counters[STATE_COUNTERS],
-                    const float *history, uint32_t len, struct scaler *out, struct site *calibration,
-                    const char **why);
+                    const float *history, uint32_t len, struct scaler *out,
+                    struct site *calibration, const char **why);
 
 void state_put_cached(const struct weight_copy *c, float cast[STATE_CACHED_CAST],
                       uint64_t counters[STATE_CACHED_COUNTERS]);

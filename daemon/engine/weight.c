@@ -60,8 +60,9 @@ static struct copy_choice choose_train(struct weight *w, struct copy_key key,
     return c;
 }
 
-struct copy_choice weight_choose(struct weight *w, const struct recipe *r, const struct scaler *site,
-                                 enum forward_mode mode, enum first_microbatch first)
+struct copy_choice weight_choose(struct weight *w, const struct recipe *r,
+                                 const struct scaler *site, enum forward_mode mode,
+                                 enum first_microbatch first)
 {
     bool train = mode == MODE_TRAIN;
     if (w->primary.q)
@@ -132,7 +133,9 @@ void weight_make_primary(struct weight *w, struct qtensor *q, const struct cast_
     w->origin = origin;
     w->primary = (struct weight_copy){
         .q = q,
-        .key = {.version = w->version, .fmt = info.fmt, .granularity = info.granularity,
+        .key = {.version = w->version,
+                .fmt = info.fmt,
+                .granularity = info.granularity,
                 .scale = report->scale},
         .report = *report,
     };

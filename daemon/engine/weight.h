@@ -39,13 +39,13 @@ struct weight_copy {
     struct cast_report report;
 };
 
-/* Either high precision (`high`, with copies made from it) or FP8 primary (`primary`, whose bytes and
- * factor are the weight itself; it has no copies). */
+/* Either high precision (`high`, with copies made from it) or FP8 primary (`primary`, whose bytes
+ * and factor are the weight itself; it has no copies). */
 struct weight {
-    struct tensor high;      /* [out, in]; holds a reference to its buffer; buf NULL: FP8 primary */
+    struct tensor high; /* [out, in]; holds a reference to its buffer; buf NULL: FP8 primary */
     struct weight_copy primary;
-    enum dtype origin;       /* FP8 primary made from high precision: that dtype; else DTYPE_NONE */
-    struct tensor bias;      /* [1, out]; buf NULL: none */
+    enum dtype origin;  /* FP8 primary made from high precision: that dtype; else DTYPE_NONE */
+    struct tensor bias; /* [1, out]; buf NULL: none */
     uint64_t version;
     struct weight_copy train; /* the training copy */
     struct weight_copy eval;  /* a copy beside it */
@@ -58,7 +58,7 @@ enum copy_action {
     COPY_RECAST = 3,     /* the same, though the request said it is not the first microbatch */
     COPY_EVALUATION = 4, /* cast anew, or found, beside the training copy */
     COPY_NONE = 5,
-    COPY_PRIMARY = 6,    /* the weight itself is FP8 */
+    COPY_PRIMARY = 6, /* the weight itself is FP8 */
 };
 
 struct copy_choice {
@@ -69,8 +69,9 @@ struct copy_choice {
 };
 
 /* `site` is the mirror of the weight's site. Changes nothing. */
-struct copy_choice weight_choose(struct weight *w, const struct recipe *r, const struct scaler *site,
-                                 enum forward_mode mode, enum first_microbatch first);
+struct copy_choice weight_choose(struct weight *w, const struct recipe *r,
+                                 const struct scaler *site, enum forward_mode mode,
+                                 enum first_microbatch first);
 
 /* File a finished cast; the copy that stood there is let go. Takes over the reference q. */
 void weight_file(struct weight *w, const struct copy_choice *c, struct qtensor *q,

@@ -153,8 +153,8 @@ static void answer_report(struct request *rq, const struct load_report *r, const
     out.read_us = r->read_us;
     out.n_notes = fitting(c->notes.line, c->notes.count, &room);
     out.notes = (char **)(uintptr_t)c->notes.line;
-    out.n_loaded = fitting(names, c->layer_count < CLAIM_LINES_MAX ? c->layer_count : CLAIM_LINES_MAX,
-                           &room);
+    out.n_loaded =
+        fitting(names, c->layer_count < CLAIM_LINES_MAX ? c->layer_count : CLAIM_LINES_MAX, &room);
     out.loaded = (char **)(uintptr_t)names;
     out.n_converted = fitting(r->converted->line, r->converted->count, &room);
     out.converted = (char **)(uintptr_t)r->converted->line;
@@ -193,7 +193,7 @@ static int prepare(struct request *rq, struct fault *f)
     Fp8d__V1__LoadCommitReply m = FP8D__V1__LOAD_COMMIT_REPLY__INIT;
     Fp8d__V1__LoadReport report = FP8D__V1__LOAD_REPORT__INIT;
     Fp8d__V1__Recipe recipe = FP8D__V1__RECIPE__INIT;
-    char *note = (char *)(uintptr_t)"the model is loaded; memory was short for the report";
+    char *note = (char *)(uintptr_t) "the model is loaded; memory was short for the report";
     report.recipe = &recipe;
     report.n_notes = 1;
     report.notes = &note;

@@ -138,7 +138,8 @@ void request_fail(struct request *rq, const struct fault *f)
     m.head = &head;
     fault_head(&head, text, f);
     fill_times(rq, &head);
-    finish(rq, reply_new(rq->conn, rq->header.id, rq->row->type, FRAME_FLAG_REPLY, &m.base, NULL, 0),
+    finish(rq,
+           reply_new(rq->conn, rq->header.id, rq->row->type, FRAME_FLAG_REPLY, &m.base, NULL, 0),
            false);
 }
 
@@ -157,7 +158,8 @@ int request_prepare(struct request *rq, ProtobufCMessage *message, struct fault 
 {
     Fp8d__V1__ReplyHead head = FP8D__V1__REPLY_HEAD__INIT;
     ((struct reply_message *)message)->head = &head;
-    rq->ready = reply_new(rq->conn, rq->header.id, rq->row->type, FRAME_FLAG_REPLY, message, NULL, 0);
+    rq->ready =
+        reply_new(rq->conn, rq->header.id, rq->row->type, FRAME_FLAG_REPLY, message, NULL, 0);
     return rq->ready ? 0 : fault_set(f, -ENOMEM, "out of memory for the reply");
 }
 

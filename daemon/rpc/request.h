@@ -31,11 +31,11 @@ struct request {
     struct buffer *payload; /* header.payload_len bytes, or NULL */
     int fds[FRAME_FDS_MAX];
     unsigned fd_count;
-    struct request *next;   /* in the session's line */
-    struct load *load;      /* while a load runs */
-    struct save *save;      /* while a save runs */
-    struct reply *spare;    /* "out of memory", made beforehand: a request always gets an answer */
-    struct reply *ready;    /* request_prepare's, or NULL */
+    struct request *next; /* in the session's line */
+    struct load *load;    /* while a load runs */
+    struct save *save;    /* while a save runs */
+    struct reply *spare;  /* "out of memory", made beforehand: a request always gets an answer */
+    struct reply *ready;  /* request_prepare's, or NULL */
     uint64_t incarnation, weight_version; /* for the reply's head */
 };
 
@@ -64,8 +64,8 @@ void request_fail(struct request *rq, const struct fault *f);
  * request_answer sends instead where memory is short. */
 int request_prepare(struct request *rq, ProtobufCMessage *message, struct fault *f);
 
-/* A frame with flag MORE; the request goes on. False when memory is short: nothing was sent, which a
- * part of a list must not take lightly. */
+/* A frame with flag MORE; the request goes on. False when memory is short: nothing was sent, which
+ * a part of a list must not take lightly. */
 bool request_progress(struct request *rq, ProtobufCMessage *message);
 
 /* Remember what the reply's head says about a model. */

@@ -10,8 +10,9 @@
 #include "tests/oracle/microbatch.h"
 #include "tests/unit/rig.h"
 
-/* Largest difference against the oracle, relative to its largest output. */
-#define HAND_BOUND 1e-5
+/* Largest difference against the oracle, relative to its largest output: the CPU's float32 sums, and
+ * the 13 bits of fast accumulation on a GPU, whose errors grow with k (768 at most here). */
+#define HAND_BOUND (rig_cuda() ? 4e-3 : 1e-5)
 
 struct hand {
     struct rig rig;

@@ -1,4 +1,10 @@
-/* rig.h - a CPU backend with one queue, and the few steps that every kernel test takes on it.
+/* rig.h - a backend with one queue, and the few steps that every kernel test takes on it.
+ *
+ * The CPU backend, or with FP8D_TEST_BACKEND=cuda the CUDA backend of FP8D_TEST_BACKEND_DIR (the
+ * standard search without it), where what a test asks of levels, threads and inline queues has no
+ * meaning. One CUDA backend is kept open for the whole program: opening takes and pins memory, and
+ * plans are timed once. Buffers are BUFFER_HOST, which the host and either backend can read and
+ * write. Reports, slots and scalers live in buffers too: a GPU sees nothing else.
  *
  * For tests alone; every failure is a failed check. Sanitizer runs set FP8D_TEST_SMALL=1, and tests
  * that would take long shrink their shapes.
@@ -8,6 +14,7 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/module.h"
 
 #include <check.h>
 #include <semaphore.h>
@@ -26,18 +33,68 @@ static inline bool rig_small(void)
     return getenv("FP8D_TEST_SMALL") != NULL;
 }
 
+/* --- which backend --- */
+
+static inline bool rig_cuda(void)
+{
+    const char *s = getenv("FP8D_TEST_BACKEND");
+    return s && !strcmp(s, "cuda");
+}
+
+#define RIG_CUDA_MEMORY ((uint64_t)(rig_small() ? 1 : 8) << 30)
+
+/* The backend that is kept, and whether a rig has it. */
+struct rig_kept {
+    struct backend *b;
+    bool taken;
+};
+
+static inline struct rig_kept *rig_kept(void)
+{
+    static struct rig_kept kept;
+    return &kept;
+}
+
+static inline void rig_log(enum host_log level, const char *text)
+{
+    (void)fprintf(stderr, "cuda (%d): %s\n", (int)level, text);
+}
+
+static inline int rig_open_cuda(struct backend **out, struct fault *f)
+{
+    struct module_options o = {.memory = RIG_CUDA_MEMORY,
+                               .reproducible = getenv("FP8D_TEST_REPRODUCIBLE") != NULL};
+    struct rig_kept *kept = rig_kept();
+    if (kept->taken) /* a test that wants two of them */
+        return module_open_cuda(getenv("FP8D_TEST_BACKEND_DIR"), &o, rig_log, out, f);
+    int rc =
+        kept->b ? 0 : module_open_cuda(getenv("FP8D_TEST_BACKEND_DIR"), &o, rig_log, &kept->b, f);
+    kept->taken = !rc;
+    *out = kept->b;
+    return rc;
+}
+
+static inline void rig_close_backend(struct backend *b)
+{
+    if (b == rig_kept()->b)
+        rig_kept()->taken = false;
+    else
+        backend_close(b);
+}
+
 static inline void rig_open(struct rig *r, enum cpu_level level, unsigned threads, bool is_inline)
 {
     struct cpu_options o = {.level = level, .threads = threads, .inline_queues = is_inline};
     memset(r, 0, sizeof *r);
-    ck_assert_msg(!cpu_open(&o, &r->b, &r->f), "%s", r->f.text);
+    int rc = rig_cuda() ? rig_open_cuda(&r->b, &r->f) : cpu_open(&o, &r->b, &r->f);
+    ck_assert_msg(!rc, "%s", r->f.text);
     ck_assert_msg(!queue_open(r->b, "test", &r->q, &r->f), "%s", r->f.text);
 }
 
 static inline void rig_close(struct rig *r)
 {
     queue_close(r->q);
-    backend_close(r->b);
+    rig_close_backend(r->b);
 }
 
 /* --- waiting --- */

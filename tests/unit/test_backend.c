@@ -26,6 +26,7 @@ static void setup(void)
 
 static void teardown(void)
 {
+    rig_wait(&rig);
     qtensor_unref(a8);
     qtensor_unref(b8);
     buffer_unref(a.buf);
@@ -189,7 +190,8 @@ END_TEST
 /* An apply has an algorithm, a margin in range, an FP8 format and a site for each entry. */
 START_TEST(backend_checks_applies)
 {
-    struct scaler *s = malloc(scaler_bytes(1));
+    struct buffer *memory = rig_buffer(&rig, scaler_bytes(1), NULL);
+    struct scaler *s = memory->host;
     scaler_init(s, 1);
     struct apply_site site = {.site = s, .fmt = DTYPE_F8_E4M3};
     struct apply p = {.sites = &site, .count = 1, .algo = AMAX_MAX};
@@ -206,7 +208,8 @@ START_TEST(backend_checks_applies)
     refused(backend_apply(rig.q, &p, &rig.f), "apply.sites[0].site is missing");
     p.sites = NULL;
     refused(backend_apply(rig.q, &p, &rig.f), "apply.sites is missing");
-    free(s);
+    rig_wait(&rig);
+    buffer_unref(memory);
 }
 END_TEST
 
@@ -225,8 +228,11 @@ END_TEST
 START_TEST(backend_takes_zero_rows)
 {
     struct tensor x = a, y = out;
-    struct compare_report compared = {.max_ref = 1};
-    struct cast_report report = {.slot = {.amax = 1}};
+    struct buffer *memory = rig_buffer(&rig, 256, NULL);
+    struct compare_report *compared = memory->host;
+    struct cast_report *report = (struct cast_report *)(void *)((char *)memory->host + 128);
+    *compared = (struct compare_report){.max_ref = 1};
+    *report = (struct cast_report){.slot = {.amax = 1}};
     struct qtensor *none = rig_adopt(&rig, DTYPE_F8_E4M3, 0, 32, NULL, 1.0f);
     x.rows = 0;
     y.rows = 0;
@@ -234,12 +240,13 @@ START_TEST(backend_takes_zero_rows)
     ck_assert_int_eq(high(&x, &b, &bias, &y), 0);
     ck_assert_int_eq(fp8(none, b8, &bias, &y), 0);
     ck_assert_int_eq(qtensor_dequantize(rig.q, none, &x, &rig.f), 0);
-    ck_assert_int_eq(backend_measure(rig.q, &x, &report, &rig.f), 0);
-    ck_assert_int_eq(backend_compare(rig.q, &x, &x, &compared, &rig.f), 0);
+    ck_assert_int_eq(backend_measure(rig.q, &x, report, &rig.f), 0);
+    ck_assert_int_eq(backend_compare(rig.q, &x, &x, compared, &rig.f), 0);
     rig_wait(&rig);
     for (uint64_t i = 0; i < out.buf->bytes; i++)
         ck_assert_int_eq(((char *)out.buf->host)[i], 0x5a);
-    ck_assert(report.slot.amax == 0.0f && report.slot.casts == 1 && compared.max_ref == 0.0);
+    ck_assert(report->slot.amax == 0.0f && report->slot.casts == 1 && compared->max_ref == 0.0);
+    buffer_unref(memory);
     qtensor_unref(none);
 }
 END_TEST

@@ -254,10 +254,10 @@ START_TEST(io_posix_table_works)
     ck_assert_mem_eq(buf, "conteabc\0\0", 10);
     ck_assert_int_eq(io_posix.close(NULL, fd), 0);
     ck_assert_int_eq(io_posix.close(NULL, fd), -EBADF);
-    ck_assert_int_eq(io_posix.rename(NULL, path, to), 0);
-    ck_assert_int_eq(io_posix.rename(NULL, path, to), -ENOENT);
-    ck_assert_int_eq(io_posix.unlink(NULL, to), 0);
-    ck_assert_int_eq(io_posix.unlink(NULL, to), -ENOENT);
+    ck_assert_int_eq(io_posix.rename(NULL, AT_FDCWD, path, to), 0);
+    ck_assert_int_eq(io_posix.rename(NULL, AT_FDCWD, path, to), -ENOENT);
+    ck_assert_int_eq(io_posix.unlink(NULL, AT_FDCWD, to), 0);
+    ck_assert_int_eq(io_posix.unlink(NULL, AT_FDCWD, to), -ENOENT);
     ck_assert_int_eq(io_posix.stat(NULL, -1, &st), -EBADF);
     ck_assert_int_eq((int)io_posix.pread(NULL, -1, buf, 1, 0), -EBADF);
 }

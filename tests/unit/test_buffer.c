@@ -29,7 +29,7 @@ START_TEST(buffer_is_charged_what_it_takes)
     ck_assert_uint_ge(buf->charged, 100);
     ck_assert_uint_eq(ledger_used(&l), buf->charged);
     ck_assert_uint_eq((uintptr_t)buf->data % 64, 0);
-    ck_assert_ptr_eq(buf->host, buf->data);
+    ck_assert_ptr_eq(buf->host, rig_cuda() ? NULL : buf->data);
     buffer_unref(buf);
     ck_assert_uint_eq(ledger_used(&l), 0);
 }
@@ -124,7 +124,8 @@ int main(void)
     TCase *c = tcase_create("buffer");
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, buffer_is_charged_what_it_takes);
-    tcase_add_test(c, buffer_lives_until_the_last_reference);
+    if (!rig_cuda()) /* counts bytes of the host, which a GPU's backend does not */
+        tcase_add_test(c, buffer_lives_until_the_last_reference);
     tcase_add_test(c, buffer_respects_the_ledger);
     tcase_add_loop_test(c, buffer_refuses_absurd_sizes, 0, 3);
     tcase_add_test(c, buffer_may_be_empty);

@@ -11,6 +11,7 @@
 static struct rig rig;
 static struct buffer *memory;
 static struct cast_report *report;
+static struct amax_slot *slot;
 static struct scaler *site;
 
 static void setup(bool is_inline)
@@ -18,6 +19,7 @@ static void setup(bool is_inline)
     rig_open(&rig, CPU_LEVEL_AUTO, 2, is_inline);
     memory = rig_buffer(&rig, 256 + scaler_bytes(4), NULL);
     report = memory->host;
+    slot = (struct amax_slot *)(void *)((char *)memory->host + 128);
     site = (struct scaler *)((char *)memory->host + 256);
     scaler_init(site, 4);
 }
@@ -263,8 +265,8 @@ START_TEST(cast_keeps_its_snapshot)
     uint8_t code[1];
     struct tensor x = rig_tensor(&rig, DTYPE_F32, 1, 1, (float[]){3.0f});
     struct tensor y = rig_tensor(&rig, DTYPE_F32, 1, 1, NULL);
-    struct amax_slot slot = {.amax = 1000.0f, .casts = 1};
-    struct apply_site at = {.site = site, .slot = &slot, .fmt = DTYPE_F8_E4M3};
+    *slot = (struct amax_slot){.amax = 1000.0f, .casts = 1};
+    struct apply_site at = {.site = site, .slot = slot, .fmt = DTYPE_F8_E4M3};
     struct apply update = {.sites = &at, .count = 1, .algo = AMAX_MAX};
     struct qtensor *w = rig_adopt(&rig, DTYPE_F8_E4M3, 1, 1, (uint8_t[]){0x38}, 1.0f);
     struct qtensor *t = enqueue(&x, DTYPE_F8_E4M3, CAST_SITE, 0);
@@ -287,8 +289,8 @@ START_TEST(cast_sees_what_was_enqueued_before)
 {
     uint8_t code[1];
     struct tensor x = rig_tensor(&rig, DTYPE_F32, 1, 1, (float[]){3.0f});
-    struct amax_slot slot = {.amax = 7.0f, .casts = 1};
-    struct apply_site at = {.site = site, .slot = &slot, .fmt = DTYPE_F8_E4M3};
+    *slot = (struct amax_slot){.amax = 7.0f, .casts = 1};
+    struct apply_site at = {.site = site, .slot = slot, .fmt = DTYPE_F8_E4M3};
     struct apply update = {.sites = &at, .count = 1, .algo = AMAX_MOST_RECENT};
     ck_assert_int_eq(backend_apply(rig.q, &update, &rig.f), 0);
     struct qtensor *t = enqueue(&x, DTYPE_F8_E4M3, CAST_SITE, 0);

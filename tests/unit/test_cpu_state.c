@@ -67,14 +67,15 @@ END_TEST
 /* Apply moves every site of its list, without a slot too, and fills the mirrors. */
 START_TEST(apply_moves_sites_and_mirrors)
 {
-    struct buffer *more = rig_buffer(&rig, 2 * scaler_bytes(4), NULL);
+    struct buffer *more = rig_buffer(&rig, 3 * scaler_bytes(4), NULL);
     struct scaler *second = more->host;
     struct scaler *mirror = (struct scaler *)((char *)more->host + scaler_bytes(4));
-    struct amax_slot slot = {.amax = 14.0f, .casts = 1, .flushed = 3};
+    struct amax_slot *slot = (struct amax_slot *)(void *)((char *)mirror + scaler_bytes(4));
+    *slot = (struct amax_slot){.amax = 14.0f, .casts = 1, .flushed = 3};
     scaler_init(second, 4);
     second->history[0] = 57344.0f;
     struct apply_site at[2] = {
-        {.site = site, .slot = &slot, .mirror = mirror, .fmt = DTYPE_F8_E4M3},
+        {.site = site, .slot = slot, .mirror = mirror, .fmt = DTYPE_F8_E4M3},
         {.site = second, .fmt = DTYPE_F8_E5M2}};
     struct apply p = {.sites = at, .count = 2, .algo = AMAX_MAX, .margin = 1};
     ck_assert_int_eq(backend_apply(rig.q, &p, &rig.f), 0);

@@ -87,6 +87,36 @@ START_TEST(qtensor_adopt_copies_from_an_offset)
 }
 END_TEST
 
+/* A buffer that is given away becomes the tensor: no copy, and no second memory. One that somebody
+ * else holds, or of another size, is refused and stays the caller's. */
+START_TEST(qtensor_adopt_buffer_takes_it)
+{
+    uint8_t codes[6] = {0x00, 0x38, 0x80, 0xfe, 0x7f, 0x01}, got[6];
+    struct qtensor *t = NULL;
+    struct buffer *b = NULL;
+    struct ledger l;
+    ledger_init(&l, 4096);
+    ck_assert_int_eq(buffer_new(rig.b, &l, BUFFER_DEVICE, qtensor_room(2, 3), "w", &b, &rig.f), 0);
+    struct buffer *from = rig_buffer(&rig, 6, codes);
+    ck_assert_int_eq(backend_copy(rig.q, b, 0, from, 0, 6, &rig.f), 0);
+    buffer_ref(b);
+    refused(qtensor_adopt_buffer(rig.q, DTYPE_F8_E4M3, 2, 3, b, 0.5f, &t, &rig.f), "held 2 times");
+    buffer_unref(b);
+    refused(qtensor_adopt_buffer(rig.q, DTYPE_F8_E4M3, 4, 17, b, 0.5f, &t, &rig.f), "adopt.codes");
+    refused(qtensor_adopt_buffer(rig.q, DTYPE_F8_E4M3, 2, 3, b, 0.0f, &t, &rig.f),
+            "adopt.scale_inv is 0");
+    ck_assert_int_eq(qtensor_adopt_buffer(rig.q, DTYPE_F8_E4M3, 2, 3, b, 0.3f, &t, &rig.f), 0);
+    rig_wait(&rig);
+    ck_assert_uint_eq(ledger_used(&l), qtensor_info(t).bytes);
+    buffer_unref(from);
+    ck_assert(rig_export(&rig, t, got) == 0.3f);
+    ck_assert_mem_eq(got, codes, 6);
+    qtensor_unref(t);
+    ck_assert_uint_eq(ledger_used(&l), 0);
+    ck_assert_uint_eq(qtensor_room(UINT64_MAX, 2), UINT64_MAX);
+}
+END_TEST
+
 /* A factor is finite and at least 2^-128; the bytes lie inside the buffer; no tensor otherwise. */
 START_TEST(qtensor_adopt_refuses_bad_input)
 {
@@ -242,6 +272,7 @@ static void add(TCase *c)
 {
     tcase_add_test(c, qtensor_export_gives_bytes_and_factor);
     tcase_add_test(c, qtensor_adopt_copies_from_an_offset);
+    tcase_add_test(c, qtensor_adopt_buffer_takes_it);
     tcase_add_test(c, qtensor_adopt_refuses_bad_input);
     tcase_add_test(c, qtensor_cast_refuses_bad_input);
     tcase_add_test(c, qtensor_calls_refuse_bad_input);
