@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pwd.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -15,6 +16,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#define EXIT_LOST 76
 
 /* --- what the loop asks (server_hooks) --- */
 
@@ -41,9 +44,26 @@ static void drain(void *self, void (*done)(void *arg), void *arg)
     exec->post(exec->self, &s->settle);
 }
 
+/* A lost device never comes back in this process: what is pending has been answered with its fault,
+ * so stop, and let the service manager start another. */
+static void look_for_loss(struct service *s)
+{
+    struct backend_info info;
+    char line[400];
+    backend_info(s->backend, &info);
+    if (!info.lost || s->lost)
+        return;
+    s->lost = true;
+    log_line(LOG_ERROR, NULL, "the device is lost: %s", info.lost_why);
+    snprintf(line, sizeof line, "STATUS=the device is lost: %s\n", info.lost_why);
+    notify_send(&s->notify, line);
+    raise(SIGTERM);
+}
+
 static void tick(void *self, uint64_t now)
 {
     struct service *s = self;
+    look_for_loss(s);
     bool alive = rpc_alive(s->rpc, now, s->config->stall_limit * 1000000);
     if (alive)
         notify_feed(&s->notify, now);
@@ -212,6 +232,8 @@ int service_open(struct service *s, const struct config *c, const char *version,
 int service_run(struct service *s)
 {
     int rc = server_run(s->server);
+    if (s->lost)
+        return EXIT_LOST;
     if (!rc)
         log_line(LOG_INFO, NULL, "stopped");
     return rc;

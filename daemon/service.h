@@ -29,6 +29,7 @@ struct service {
     void *drained_arg;
     bool drained_once;
     bool stalled; /* said so in the log */
+    bool lost;    /* the device failed for good; likewise */
     char socket[4096];
     char reason[256]; /* why this backend */
 };
@@ -37,7 +38,8 @@ struct service {
  * FP8D_EFAILED_PRECONDITION) from a host that says no. On failure service_close is still due. */
 int service_open(struct service *s, const struct config *c, const char *version, struct fault *f);
 
-/* Until a signal: 0, or 75, after which only _exit is left. */
+/* Until a signal: 0, or 75 (a stop timed out) or 76 (the device is lost), after which only _exit is
+ * left. */
 int service_run(struct service *s);
 
 void service_close(struct service *s);

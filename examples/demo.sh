@@ -51,11 +51,11 @@ cat <<'TEXT'
 One paragraph of text (111 tokens) through the six linears, in FP8, against float64.
 First at scale 1, as a training run starts (a scope that is discarded, so no trace is left):
 TEXT
-"$build/demo" "$socket" minilm "$data/minilm-activations.safetensors" \
+"$build/examples/demo" "$socket" minilm "$data/minilm-activations.safetensors" \
     "$data/minilm-reference.safetensors" scale1
 
 printf '\nThen calibrated: the same activations seen in high precision, scales set from their maxima:\n'
-"$build/demo" "$socket" minilm "$data/minilm-activations.safetensors" \
+"$build/examples/demo" "$socket" minilm "$data/minilm-activations.safetensors" \
     "$data/minilm-reference.safetensors" calibrated
 
 show scaling minilm

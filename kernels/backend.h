@@ -10,7 +10,11 @@
  * of anything here.
  *
  * A NaN that an operation writes is the quiet NaN 0x7fc00000 (bf16 0x7fc0, f16 0x7e00): hardware
- * does not agree on which operand's payload survives.
+ * does not agree on which operand's payload survives. kernels/cuda/cuda.h says where the GEMM of a
+ * GPU differs in this and in the order of its factors.
+ *
+ * Where a device is lost (backend_info.lost) every operation fails with FP8D_EINTERNAL, and so do
+ * the notes that wait; nothing hangs.
  */
 #ifndef FP8D_KERNELS_BACKEND_H
 #define FP8D_KERNELS_BACKEND_H
@@ -58,28 +62,22 @@ struct apply {
     bool frozen;
 };
 
-/* |a - b| against b, all in float64 over float32 values of both. */
-struct compare_report {
-    double max_diff;   /* max |a - b| */
-    double max_ref;    /* max |b| */
-    double sum_diff2;  /* sum (a - b)^2, fixed order */
-    double sum_ref2;   /* sum b^2 */
-    uint64_t nonfinite; /* elements where either is not finite; left out of the four above */
-};
-
 struct backend_info {
     const char *name;     /* "cpu", "cuda" */
     char device[128];     /* e.g. "x86-64-v4, 2 threads" */
     uint64_t memory_total; /* bytes; 0: no limit of its own */
     uint64_t memory_used;
     bool unified;         /* BUFFER_DEVICE memory is host memory: no copies are needed */
+    bool lost;            /* the device failed for good; lost_why says how */
+    char lost_why[256];
 };
 
 /* Called once by a backend thread when everything enqueued before it is complete. status is 0, or
  * the first failure of an operation since the last note. Must not block. */
 struct queue_note {
     void (*done)(struct queue_note *note, int status);
-    struct queue_note *next; /* the queue's */
+    struct queue_note *next; /* the queue's, as is mark */
+    uint64_t mark;
 };
 
 /* First member of every backend's queue object. */
@@ -109,7 +107,8 @@ struct backend_ops {
     int (*copy)(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
                 uint64_t src_off, uint64_t bytes, struct fault *f);
     int (*cast)(struct queue *q, const struct cast *c, struct qtensor *out, struct fault *f);
-    /* Copy the codes and write the factor, both from this one operation. */
+    /* Copy the codes (unless bytes is out's own memory) and write the factor, both from this one
+     * operation. */
     int (*adopt)(struct queue *q, const struct buffer *bytes, uint64_t offset, float scale_inv,
                  struct qtensor *out, struct fault *f);
     int (*export_qtensor)(struct queue *q, struct qtensor *t, qtensor_export_cb cb, void *arg,

@@ -28,6 +28,7 @@ struct buffer {
     void *host;  /* address for the host, or NULL; on the CPU backend always data */
     uint64_t bytes;   /* asked for */
     uint64_t charged; /* really taken and charged */
+    void *block;      /* the backend's */
     _Atomic uint32_t refs;
 };
 

@@ -8,23 +8,34 @@
 /* The least factor that fp8d makes or takes: 1/FLT_MAX rounded (docs/numerics.md 1). */
 #define LEAST_FACTOR 0x1p-128f
 
-int qtensor_alloc(struct backend *b, struct ledger *l, enum dtype fmt, uint64_t rows, uint64_t cols,
-                  const char *what, struct qtensor **out, struct fault *f)
+/* Codes, then the factor at a multiple of 64. */
+static bool layout(uint64_t rows, uint64_t cols, uint64_t *factor_at, uint64_t *bytes)
 {
-    uint64_t codes, at, bytes;
-    if (!ck_mul(rows, cols, &codes) || !ck_round_up(codes, 64, &at) ||
-        !ck_add(at, sizeof(float), &bytes))
+    uint64_t codes;
+    return ck_mul(rows, cols, &codes) && ck_round_up(codes, 64, factor_at) &&
+           ck_add(*factor_at, sizeof(float), bytes);
+}
+
+uint64_t qtensor_room(uint64_t rows, uint64_t cols)
+{
+    uint64_t at;
+    uint64_t bytes;
+    return layout(rows, cols, &at, &bytes) ? bytes : UINT64_MAX;
+}
+
+/* A description without memory. */
+static int describe(enum dtype fmt, uint64_t rows, uint64_t cols, const char *what,
+                    struct qtensor **out, struct fault *f)
+{
+    uint64_t at;
+    uint64_t bytes;
+    if (!layout(rows, cols, &at, &bytes))
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "%s is [%llu, %llu], needed fewer than 2^64 bytes", what,
                          (unsigned long long)rows, (unsigned long long)cols);
     struct qtensor *t = mem_zalloc(sizeof *t);
     if (!t)
         return fault_set(f, FP8D_ERESOURCE_EXHAUSTED, "%s: no memory for its description", what);
-    int rc = buffer_new(b, l, BUFFER_DEVICE, bytes, what, &t->mem, f);
-    if (rc) {
-        mem_free(t);
-        return rc;
-    }
     atomic_init(&t->refs, 1);
     t->fmt = fmt;
     t->granularity = GRANULARITY_TENSOR;
@@ -32,6 +43,22 @@ int qtensor_alloc(struct backend *b, struct ledger *l, enum dtype fmt, uint64_t 
     t->cols = cols;
     t->factor_offset = at;
     t->factors = 1;
+    *out = t;
+    return 0;
+}
+
+int qtensor_alloc(struct backend *b, struct ledger *l, enum dtype fmt, uint64_t rows, uint64_t cols,
+                  const char *what, struct qtensor **out, struct fault *f)
+{
+    struct qtensor *t;
+    int rc = describe(fmt, rows, cols, what, &t, f);
+    if (rc)
+        return rc;
+    rc = buffer_new(b, l, BUFFER_DEVICE, qtensor_room(rows, cols), what, &t->mem, f);
+    if (rc) {
+        mem_free(t);
+        return rc;
+    }
     *out = t;
     return 0;
 }
@@ -102,6 +129,32 @@ int qtensor_adopt(struct queue *q, struct ledger *l, enum dtype fmt, uint64_t ro
         rc = q->backend->ops->adopt(q, bytes, offset, scale_inv, t, f);
     if (rc) {
         qtensor_unref(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+int qtensor_adopt_buffer(struct queue *q, enum dtype fmt, uint64_t rows, uint64_t cols,
+                         struct buffer *codes, float scale_inv, struct qtensor **out,
+                         struct fault *f)
+{
+    struct qtensor *t = NULL;
+    int rc = check_adopt(q->backend, fmt, rows, cols, codes, 0, scale_inv, f);
+    if (!rc && (codes->kind != BUFFER_DEVICE || codes->bytes != qtensor_room(rows, cols) ||
+                atomic_load(&codes->refs) != 1))
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT,
+                       "adopt.codes: %llu bytes held %u times, needed %llu of the device held once",
+                       (unsigned long long)codes->bytes, atomic_load(&codes->refs),
+                       (unsigned long long)qtensor_room(rows, cols));
+    if (!rc)
+        rc = describe(fmt, rows, cols, "the FP8 tensor", &t, f);
+    if (rc)
+        return rc;
+    t->mem = codes;
+    rc = q->backend->ops->adopt(q, codes, 0, scale_inv, t, f); /* the codes stand there already */
+    if (rc) {
+        mem_free(t);
         return rc;
     }
     *out = t;

@@ -12,7 +12,7 @@
 #define FP8D_KERNELS_QTENSOR_H
 
 #include "kernels/buffer.h"
-#include "kernels/scaler.h"
+#include "kernels/report.h"
 
 struct qtensor;
 struct queue;
@@ -23,18 +23,9 @@ enum granularity {
 
 /* Where the scale of a cast comes from. */
 enum cast_scale {
-    CAST_SITE = 1,        /* the site's scale, which is 1 while it is unset (train) */
-    CAST_SITE_OR_TENSOR,  /* the site's scale if set, else as CAST_TENSOR (eval) */
-    CAST_TENSOR,          /* target / amax of this tensor (recipe `current`) */
-};
-
-/* What a cast says about itself, written by the queue into host-readable memory. */
-struct cast_report {
-    struct amax_slot slot; /* casts = 1 */
-    float scale;           /* the snapshot that the bytes were made with */
-    float scale_inv;       /* what the tensor carries */
-    uint32_t from_tensor;  /* 1: the scale came from this tensor's amax */
-    uint32_t pad;
+    CAST_SITE = 1,       /* the site's scale, which is 1 while it is unset (train) */
+    CAST_SITE_OR_TENSOR, /* the site's scale if set, else as CAST_TENSOR (eval) */
+    CAST_TENSOR,         /* target / amax of this tensor (recipe `current`) */
 };
 
 struct cast {
@@ -62,6 +53,14 @@ int qtensor_cast(struct queue *q, struct ledger *l, const struct cast *c, const 
 int qtensor_adopt(struct queue *q, struct ledger *l, enum dtype fmt, uint64_t rows, uint64_t cols,
                   struct buffer *bytes, uint64_t offset, float scale_inv, const char *what,
                   struct qtensor **out, struct fault *f);
+
+/* The same without the copy: `codes`, a BUFFER_DEVICE buffer of qtensor_room() bytes that nobody
+ * else holds, with the codes at its start, becomes the tensor's allocation. Takes over the
+ * reference, but not on failure. The caller does not look at the buffer again. */
+uint64_t qtensor_room(uint64_t rows, uint64_t cols); /* UINT64_MAX: more than can be counted */
+int qtensor_adopt_buffer(struct queue *q, enum dtype fmt, uint64_t rows, uint64_t cols,
+                         struct buffer *codes, float scale_inv, struct qtensor **out,
+                         struct fault *f);
 
 /* Bytes and factors together, valid during the callback, on a backend thread. */
 struct qtensor_view {

@@ -94,25 +94,41 @@ FP8_HD float scaler_window(const struct scaler *s, float amax)
     return amax;
 }
 
-/* Second phase. Nothing collected, a non-finite element, or a frozen model: skipped whole (no roll,
- * scale kept, row 0 cleared, counted). Otherwise rolled, and the scale set from the window. */
-FP8_HD void scaler_apply(struct scaler *s, enum dtype fmt, enum amax_algo algo, int margin,
-                         bool frozen)
+/* The parts of an apply, for the device, which rolls and looks for the largest in parallel.
+ * First: what was collected; row 0 and its flag are cleared. 0 (counted) where nothing is to move:
+ * nothing collected, a non-finite element, or a frozen model. */
+FP8_HD float scaler_take(struct scaler *s, bool frozen)
 {
     float collected = s->history[0];
     bool skip = frozen || s->row0_nonfinite || !(collected > 0.0f);
     s->history[0] = 0.0f;
     s->row0_nonfinite = 0;
-    if (skip) {
-        s->skipped_updates++;
-        return;
-    }
-    float amax = algo == AMAX_MAX ? scaler_window(s, collected) : collected;
-    scaler_roll(s, collected);
+    if (!skip)
+        return collected;
+    s->skipped_updates++;
+    return 0.0f;
+}
+
+/* Last: the scale from the window's amax. */
+FP8_HD void scaler_set(struct scaler *s, enum dtype fmt, int margin, float amax)
+{
     s->scale = recipe_scale(amax, fmt, margin);
     s->scale_inv = recipe_scale_inv(s->scale);
     s->set = 1;
     s->updates++;
+}
+
+/* Second phase. Nothing collected, a non-finite element, or a frozen model: skipped whole (no roll,
+ * scale kept, row 0 cleared, counted). Otherwise rolled, and the scale set from the window. */
+FP8_HD void scaler_apply(struct scaler *s, enum dtype fmt, enum amax_algo algo, int margin,
+                         bool frozen)
+{
+    float collected = scaler_take(s, frozen);
+    if (!(collected > 0.0f))
+        return;
+    float amax = algo == AMAX_MAX ? scaler_window(s, collected) : collected;
+    scaler_roll(s, collected);
+    scaler_set(s, fmt, margin, amax);
 }
 
 /* Calibration's end, and FP8 primary weights of an unset site: the scale comes from `amax` alone,

@@ -92,12 +92,14 @@ static int enqueue_input(struct forward *w, struct fault *f)
         return 0;
     }
     const struct recipe *r = &a->model->recipe;
+    /* The mirror is current: computing requests run one at a time. */
+    bool set = site_mirror(&a->layer->sites[SITE_INPUT])->set;
     struct cast c = {
         .src = w->x,
         .fmt = recipe_dtype(r, SITE_INPUT),
-        .mode = r->kind == RECIPE_CURRENT ? CAST_TENSOR
-                : a->mode == MODE_TRAIN   ? CAST_SITE
-                                          : CAST_SITE_OR_TENSOR,
+        .mode = r->kind == RECIPE_CURRENT     ? CAST_TENSOR
+                : a->mode == MODE_TRAIN || set ? CAST_SITE
+                                               : CAST_TENSOR,
         .margin = r->margin,
         .site = site_state(&a->layer->sites[SITE_INPUT]),
         .report = &((struct scratch *)w->scratch->data)->input,

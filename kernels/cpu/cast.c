@@ -117,7 +117,8 @@ static void adopt_execute(struct cpu_queue *q, void *args)
 {
     const struct adopt_run *r = args;
     (void)q;
-    memcpy(r->out->mem->data, r->codes, r->out->rows * r->out->cols);
+    if (r->out->mem->data != r->codes)
+        memcpy(r->out->mem->data, r->codes, r->out->rows * r->out->cols);
     memcpy((char *)r->out->mem->data + r->out->factor_offset, &r->scale_inv, sizeof r->scale_inv);
 }
 

@@ -44,7 +44,7 @@ class Daemon:
         self.process = None
 
     def start(self):
-        words = [FP8D, "--socket", self.sock, "--backend", "cpu"]
+        words = [FP8D, "--socket", self.sock, "--backend", os.environ.get("FP8D_TEST_BACKEND", "cpu")]
         if self.config:
             words += ["--config", self.config]
         with open(self.log, "a", encoding="utf-8") as log:

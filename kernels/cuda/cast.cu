@@ -1,0 +1,163 @@
+/* The cast: codes, factor, amax and counts in one pass; where the scale may come from the tensor
+ * itself, a launch for its amax first, which ends at once if the site turns out to be set. Rules:
+ * docs/numerics.md 1, 3, 4. */
+#include "kernels/cuda/packet.cuh"
+
+/* Measured on an H200: two packets a thread and six blocks an SM beat 4 and 4, 8 and 3, 1 and 6. */
+#define BLOCKS_PER_SM 6
+
+/* Packets in flight: two loads of 16 bytes a thread either way. */
+template <enum dtype T> constexpr int UNROLL = T == DTYPE_F32 ? 1 : 2;
+
+/* Packets that can be read whole; 0 where the source is not aligned. */
+template <enum dtype T> __device__ static inline uint64_t packets_of(const struct cast_launch &a)
+{
+    bool aligned = reinterpret_cast<uintptr_t>(a.src) % 16 == 0;
+    return aligned ? a.count / PACKET : 0;
+}
+
+template <enum dtype T> __device__ static void measure_all(const struct cast_launch &a, seen *s)
+{
+    uint64_t n = packets_of<T>(a), at = grid_first(), stride = grid_step();
+    for (uint64_t i = at; i < n; i += stride * UNROLL<T>) {
+        packet<T> p[UNROLL<T>];
+#pragma unroll
+        for (int u = 0; u < UNROLL<T>; u++)
+            if (i + u * stride < n)
+                p[u].load(a.src, i + u * stride);
+#pragma unroll
+        for (int u = 0; u < UNROLL<T>; u++)
+            if (i + u * stride < n)
+                s->amax = max(s->amax, fp8_float_bits(packet<T>::widen(packet_measure(p[u], s))));
+    }
+    for (uint64_t i = n * PACKET + at; i < a.count; i += stride)
+        (void)one_measure<T>(a.src, i, s);
+}
+
+template <enum dtype T, enum dtype FMT>
+__device__ static void cast_all(const struct cast_launch &a, float scale, seen *s)
+{
+    uint64_t n = packets_of<T>(a), at = grid_first(), stride = grid_step();
+    uint2 *codes = reinterpret_cast<uint2 *>(a.codes);
+    for (uint64_t i = at; i < n; i += stride * UNROLL<T>) {
+        packet<T> p[UNROLL<T>];
+#pragma unroll
+        for (int u = 0; u < UNROLL<T>; u++)
+            if (i + u * stride < n)
+                p[u].load(a.src, i + u * stride);
+#pragma unroll
+        for (int u = 0; u < UNROLL<T>; u++)
+            if (i + u * stride < n)
+                codes[i + u * stride] = packet_cast<T, FMT>(p[u], scale, s);
+    }
+    for (uint64_t i = n * PACKET + at; i < a.count; i += stride)
+        one_cast<T, FMT>(a.src, i, scale, a.codes, s);
+}
+
+/* The last block: report and factor, and sums that are zero for the next launch. */
+__device__ static void conclude(const struct cast_launch &a, float scale, float scale_inv,
+                                bool from_tensor)
+{
+    struct cast_report r = {};
+    volatile struct cast_sums *sums = a.sums;
+    r.slot = sums_slot(sums, sums->amax);
+    r.scale = scale;
+    r.scale_inv = scale_inv;
+    r.from_tensor = from_tensor;
+    *a.report = r;
+    *a.factor = scale_inv;
+    *a.sums = cast_sums{};
+}
+
+/* Nothing on this stream moves the site while a kernel of the cast runs. */
+__device__ static inline bool takes_tensors_scale(const struct cast_launch &a)
+{
+    return !a.site || (a.unless_set && !a.site->set);
+}
+
+/* The amax into sums->first. */
+template <enum dtype T>
+__global__ void __launch_bounds__(BLOCK) first_kernel(const struct cast_launch a)
+{
+    wait_for_stream();
+    if (!takes_tensors_scale(a))
+        return;
+    seen s = {};
+    measure_all<T>(a, &s);
+    s.nonfinite = 0; /* the cast counts it */
+    seen_add(&s, a.sums, &a.sums->first);
+}
+
+template <enum dtype T, enum dtype FMT>
+__global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM) cast_kernel(const struct cast_launch a)
+{
+    wait_for_stream();
+    /* The snapshot. */
+    bool from_tensor = takes_tensors_scale(a);
+    float scale, scale_inv;
+    if (from_tensor) {
+        scale = recipe_scale(fp8_bits_float(a.sums->first), FMT, a.margin);
+        scale_inv = recipe_scale_inv(scale);
+    } else {
+        scale = a.site->scale;
+        scale_inv = a.site->scale_inv;
+    }
+    seen s = {};
+    cast_all<T, FMT>(a, scale, &s);
+    seen_add(&s, a.sums, &a.sums->amax);
+    if (is_last_block(a.sums))
+        conclude(a, scale, scale_inv, from_tensor);
+}
+
+template <enum dtype T, enum dtype FMT>
+static cudaError_t launch(const struct cast_launch *a, cudaStream_t stream)
+{
+    unsigned grid = blocks_for((a->count + PACKET - 1) / PACKET, a->sms * BLOCKS_PER_SM);
+    cudaError_t e = cudaSuccess;
+    if (!a->site || a->unless_set)
+        e = launch_early(first_kernel<T>, grid, BLOCK, stream, *a);
+    return e ? e : launch_early(cast_kernel<T, FMT>, grid, BLOCK, stream, *a);
+}
+
+template <enum dtype T> static cudaError_t launch_to(const struct cast_launch *a, cudaStream_t s)
+{
+    return a->fmt == DTYPE_F8_E4M3 ? launch<T, DTYPE_F8_E4M3>(a, s)
+                                   : launch<T, DTYPE_F8_E5M2>(a, s);
+}
+
+extern "C" cudaError_t launch_cast(const struct cast_launch *a, cudaStream_t stream)
+{
+    if (a->dtype == DTYPE_F32)
+        return launch_to<DTYPE_F32>(a, stream);
+    return a->dtype == DTYPE_BF16 ? launch_to<DTYPE_BF16>(a, stream)
+                                  : launch_to<DTYPE_F16>(a, stream);
+}
+
+/* --- measure: the first pass alone --- */
+
+template <enum dtype T>
+__global__ void __launch_bounds__(BLOCK) measure_kernel(struct cast_launch a)
+{
+    seen s = {};
+    measure_all<T>(a, &s);
+    seen_add(&s, a.sums, &a.sums->amax);
+    if (!is_last_block(a.sums))
+        return;
+    struct cast_report r = {};
+    volatile struct cast_sums *sums = a.sums;
+    r.slot = sums_slot(sums, sums->amax);
+    *a.report = r;
+    *a.sums = cast_sums{};
+}
+
+extern "C" cudaError_t launch_measure(const struct cast_launch *a, cudaStream_t stream)
+{
+    unsigned grid = blocks_for((a->count + PACKET - 1) / PACKET, a->sms * BLOCKS_PER_SM);
+    if (a->dtype == DTYPE_F32)
+        measure_kernel<DTYPE_F32><<<grid, BLOCK, 0, stream>>>(*a);
+    else if (a->dtype == DTYPE_BF16)
+        measure_kernel<DTYPE_BF16><<<grid, BLOCK, 0, stream>>>(*a);
+    else
+        measure_kernel<DTYPE_F16><<<grid, BLOCK, 0, stream>>>(*a);
+    return cudaGetLastError();
+}

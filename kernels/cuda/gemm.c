@@ -1,0 +1,203 @@
+/* The FP8 GEMM. Which way it goes is a pure function of the description (route_of):
+ *   direct  cuBLASLt writes the output, with both factors and the bias in its epilogue;
+ *   add     the same without bias, which a pass of ours adds (float32 output, bias not bf16);
+ *   finish  operands padded to multiples of 16, float32 accumulators in scratch, and a pass of ours
+ *           for factors, bias and rounding. */
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/qtensor_impl.h"
+
+#define UP16(x) (((x) + 15) & ~(uint64_t)15)
+#define UP512(x) (((x) + 511) & ~(uint64_t)511)
+
+enum route { ROUTE_DIRECT, ROUTE_ADD, ROUTE_FINISH };
+
+static enum route route_of(const struct gemm *g)
+{
+    uint64_t n = g->b->rows, k = g->a->cols;
+    if (n % 16 || k % 16)
+        return ROUTE_FINISH;
+    /* A float32 output takes a bf16 bias alone (facts 1.1). */
+    if (g->bias && g->out.dtype == DTYPE_F32 && g->bias->dtype != DTYPE_BF16)
+        return ROUTE_ADD;
+    return ROUTE_DIRECT;
+}
+
+/* cuBLASLt may write there: device memory at a multiple of 16. */
+static bool is_plain(const struct tensor *t)
+{
+    return t->buf->kind == BUFFER_DEVICE && (uintptr_t)tensor_data(t) % 16 == 0;
+}
+
+static uint64_t tensor_size(const struct tensor *t)
+{
+    return t->rows * t->cols * (dtype_bits(t->dtype) / 8);
+}
+
+static const float *factor_of(const struct qtensor *t)
+{
+#ifdef FP8D_MUTANT_SITE_SCALE
+    if (t->site)
+        return &t->site->scale_inv;
+#endif
+    return (const float *)(const void *)((const char *)t->mem->data + t->factor_offset);
+}
+
+/* What is enqueued around the GEMM, in scratch. */
+struct gemm_run {
+    struct cuda_queue *q;
+    const struct gemm *g;
+    uint64_t m, n, k;
+    char *scratch;
+    void *d;          /* where cuBLASLt writes */
+    const void *bias; /* as the epilogue wants it, or NULL */
+};
+
+static int padded(struct gemm_run *r, const struct qtensor *t, uint64_t rows, uint64_t k16,
+                  void *room, const void **out, struct fault *f)
+{
+    *out = t->mem->data;
+    if (t->cols == k16 && t->rows == rows)
+        return 0;
+    *out = room;
+    return cuda_check(
+        r->q->cuda, launch_pad(room, rows, k16, t->mem->data, t->rows, t->cols, r->q->stream), f,
+        "padding [%llu, %llu] FP8", (unsigned long long)t->rows, (unsigned long long)t->cols);
+}
+
+static int finish(struct gemm_run *r, const float *acc, uint64_t pitch, bool factors,
+                  struct fault *f)
+{
+    const struct gemm *g = r->g;
+    struct finish_launch a = {
+        .acc = acc,
+        .pitch = pitch,
+        .out = tensor_data(&g->out),
+        .dtype = g->out.dtype,
+        .rows = r->m,
+        .cols = r->n,
+        .factor_a = factors ? factor_of(g->a) : NULL,
+        .factor_b = factors ? factor_of(g->b) : NULL,
+        .bias = g->bias ? tensor_data(g->bias) : NULL,
+        .bias_dtype = g->bias ? g->bias->dtype : DTYPE_NONE,
+    };
+    return cuda_check(r->q->cuda, launch_finish(&a, r->q->stream), f, "the end of a GEMM");
+}
+
+/* Padding is zeros, rows and columns of it are never looked at. */
+static int run_finish(struct gemm_run *r, struct fault *f)
+{
+    const struct gemm *g = r->g;
+    uint64_t n16 = UP16(r->n), k16 = UP16(r->k);
+    uint64_t size_a = UP512(n16 * k16), size_b = UP512(r->m * k16);
+    void *scratch;
+    int rc = cuda_scratch(r->q, size_a + size_b + r->m * n16 * sizeof(float), "a padded GEMM",
+                          &scratch, f);
+    if (rc)
+        return rc;
+    r->scratch = scratch;
+    float *acc = (float *)(void *)(r->scratch + size_a + size_b);
+    struct plan_call c = {
+        .key = {.m = n16, .n = r->m, .k = k16, .ldd = n16, .d = DTYPE_F32},
+        .d = acc,
+        .factor_a = queue_one(r->q),
+        .factor_b = queue_one(r->q),
+    };
+    c.key.a = (uint8_t)g->b->fmt;
+    c.key.b = (uint8_t)g->a->fmt;
+    c.key.fast = !g->precise;
+    rc = padded(r, g->b, n16, k16, r->scratch, &c.a, f);
+    if (!rc)
+        rc = padded(r, g->a, r->m, k16, r->scratch + size_a, &c.b, f);
+    if (!rc)
+        rc = plan_run(r->q, &c, f);
+    return rc ? rc : finish(r, acc, n16, true, f);
+}
+
+/* The bias in the dtype that the epilogue reads, at 16 bytes; converted into scratch if need be. */
+static int place_bias(struct gemm_run *r, void *room, struct fault *f)
+{
+    const struct tensor *bias = r->g->bias;
+    enum dtype wanted = r->g->out.dtype == DTYPE_F32 ? DTYPE_BF16 : r->g->out.dtype;
+    r->bias = tensor_data(bias);
+    if (bias->dtype == wanted && is_plain(bias))
+        return 0;
+    r->bias = room;
+    return cuda_check(
+        r->q->cuda,
+        launch_convert(room, wanted, tensor_data(bias), bias->dtype, r->n, r->q->stream), f,
+        "converting a bias of %llu", (unsigned long long)r->n);
+}
+
+static int run_blas(struct gemm_run *r, bool with_bias, struct fault *f)
+{
+    const struct gemm *g = r->g;
+    struct plan_call c = {
+        .key = {.m = r->n, .n = r->m, .k = r->k, .ldd = r->n},
+        .a = g->b->mem->data,
+        .b = g->a->mem->data,
+        .d = r->d,
+        .bias = with_bias ? r->bias : NULL,
+        .factor_a = factor_of(g->b),
+        .factor_b = factor_of(g->a),
+    };
+    c.key.a = (uint8_t)g->b->fmt;
+    c.key.b = (uint8_t)g->a->fmt;
+    c.key.d = (uint8_t)g->out.dtype;
+    c.key.fast = !g->precise;
+    if (with_bias)
+        c.key.bias = (uint8_t)(g->out.dtype == DTYPE_F32 ? DTYPE_BF16 : g->out.dtype);
+    return plan_run(r->q, &c, f);
+}
+
+/* Output and bias where cuBLASLt can reach them; then the output where it was wanted. */
+static int run_direct(struct gemm_run *r, bool add, struct fault *f)
+{
+    const struct tensor *out = &r->g->out;
+    bool plain = is_plain(out);
+    uint64_t room = plain ? 0 : UP512(tensor_size(out));
+    void *scratch;
+    int rc = cuda_scratch(r->q, room + r->n * sizeof(float), "the ends of a GEMM", &scratch, f);
+    if (rc)
+        return rc;
+    r->d = plain ? tensor_data(out) : scratch;
+    bool with_bias = r->g->bias && !add;
+    if (with_bias)
+        rc = place_bias(r, (char *)scratch + room, f);
+    if (!rc)
+        rc = run_blas(r, with_bias, f);
+    if (rc)
+        return rc;
+    if (add)
+        return finish(r, r->d, r->n, false, f);
+    return plain ? 0
+                 : cuda_check(r->q->cuda,
+                              cudaMemcpyAsync(tensor_data(out), r->d, tensor_size(out),
+                                              cudaMemcpyDefault, r->q->stream),
+                              f, "copying an output of %llu bytes",
+                              (unsigned long long)tensor_size(out));
+}
+
+int cuda_gemm(struct queue *base, const struct gemm *g, struct fault *f)
+{
+    struct gemm_run r = {
+        .q = (struct cuda_queue *)base,
+        .g = g,
+        .m = g->a->rows,
+        .n = g->b->rows,
+        .k = g->a->cols,
+    };
+    int rc = cuda_begin(r.q, f);
+    if (rc || !r.m)
+        return rc;
+    switch (route_of(g)) {
+    case ROUTE_FINISH:
+        return run_finish(&r, f);
+    case ROUTE_ADD:
+        return run_direct(&r, true, f);
+    default:
+        rc = run_direct(&r, false, f);
+        /* No algorithm with this epilogue: the bias is a pass of its own. */
+        return rc == FP8D_EUNIMPLEMENTED ? run_finish(&r, f) : rc;
+    }
+}

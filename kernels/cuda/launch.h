@@ -1,0 +1,105 @@
+/* launch.h - our own kernels as C sees them: one launcher each, which enqueues and returns what
+ * cudaGetLastError says. For C11 and for C++17 (nvcc), so nothing of the project's atomics in here.
+ *
+ * Pointers are device-visible: device memory, or pinned and mapped host memory.
+ */
+#ifndef FP8D_KERNELS_CUDA_LAUNCH_H
+#define FP8D_KERNELS_CUDA_LAUNCH_H
+
+#include "base/dtype.h"
+#include "kernels/report.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the blocks of one launch add up; all zero between launches. Device memory of the queue. */
+struct cast_sums {
+    unsigned long long nonfinite, saturated, flushed;
+    unsigned amax;  /* bits of a float >= 0, which order as integers do */
+    unsigned first; /* the same, of the launch before the cast's */
+    unsigned done;  /* blocks that are through */
+    unsigned pad;
+};
+
+/* cast.cu. Twin: kernels/cpu/cast.inc.c. */
+struct cast_launch {
+    const void *src;
+    enum dtype dtype;
+    uint64_t count; /* elements; 0 is fine */
+    uint8_t *codes; /* 16-byte aligned */
+    float *factor;
+    const struct scaler *site; /* NULL: the scale comes from the tensor */
+    bool unless_set;           /* it does while the site is unset */
+    enum dtype fmt;
+    int margin;
+    struct cast_report *report;
+    struct cast_sums *sums;
+    unsigned sms;
+};
+cudaError_t launch_cast(const struct cast_launch *a, cudaStream_t stream);
+
+/* measure.cu: amax and nonfinite into report->slot, the rest of the report zero. */
+cudaError_t launch_measure(const struct cast_launch *a, cudaStream_t stream);
+
+/* dequantize.cu: out[i] = code[i] * *factor, rounded to dtype. */
+cudaError_t launch_dequantize(const uint8_t *codes, enum dtype fmt, const float *factor, void *out,
+                              enum dtype dtype, uint64_t count, cudaStream_t stream);
+
+/* apply.cu: one block a site. Twin: scaler.h, through kernels/cpu/state.c. */
+struct apply_row {
+    struct scaler *site;
+    const struct scaler *replace;
+    const struct amax_slot *slot;
+    struct scaler *mirror;
+    enum dtype fmt;
+};
+#define APPLY_ROWS_INLINE 8u /* that travel as kernel arguments; more are read from `rows` */
+struct apply_launch {
+    const struct apply_row *rows; /* device-visible where count > APPLY_ROWS_INLINE */
+    uint32_t count;
+    enum amax_algo algo;
+    int margin;
+    bool frozen;
+};
+cudaError_t launch_apply(const struct apply_launch *a, cudaStream_t stream);
+
+/* compare.cu: partial is room for COMPARE_BLOCKS compare_reports in device memory. */
+#define COMPARE_BLOCKS 256u
+cudaError_t launch_compare(const void *a, enum dtype ta, const void *b, enum dtype tb,
+                           uint64_t count, struct compare_report *partial,
+                           struct compare_report *report, cudaStream_t stream);
+
+/* copy.cu */
+cudaError_t launch_copy(void *dst, const void *src, uint64_t bytes, cudaStream_t stream);
+cudaError_t launch_store_float(float *dst, float value, cudaStream_t stream);
+/* rows x cols bytes to the corner of rows_to x cols_to, zeros around. */
+cudaError_t launch_pad(uint8_t *dst, uint64_t rows_to, uint64_t cols_to, const uint8_t *src,
+                       uint64_t rows, uint64_t cols, cudaStream_t stream);
+/* Elements of one dtype to another, each rounded once; NaN becomes the quiet NaN. */
+cudaError_t launch_convert(void *dst, enum dtype to, const void *src, enum dtype from,
+                           uint64_t count, cudaStream_t stream);
+/* Data to time GEMMs on: roughly normal, FP8 or high precision. */
+cudaError_t launch_fill(void *dst, enum dtype t, uint64_t count, uint32_t seed,
+                        cudaStream_t stream);
+
+/* finish.cu: what a GEMM's accumulators need to become outputs (docs/numerics.md 5). */
+struct finish_launch {
+    const float *acc; /* [rows, cols], rows `pitch` elements apart; may be `out` */
+    uint64_t pitch;
+    void *out; /* [rows, cols] */
+    enum dtype dtype;
+    uint64_t rows, cols;
+    const float *factor_a, *factor_b; /* both NULL: no factors */
+    const void *bias;                 /* [cols] or NULL; rounded to a 16-bit dtype first */
+    enum dtype bias_dtype;
+};
+cudaError_t launch_finish(const struct finish_launch *a, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
