@@ -596,7 +596,7 @@ FP8D_API int fp8d_save_begin(struct fp8d *c, const struct fp8d_save_begin *save,
 FP8D_API int fp8d_submit_save_begin(struct fp8d *c, const struct fp8d_save_begin *save,
                                     const struct fp8d_call *call, uint64_t *id,
                                     struct fp8d_error *err);
-/* One open descriptor of a regular file, readable and writable, not O_APPEND, and its name (without
+/* One open descriptor of a regular file, writable, not O_APPEND, and its name (without
  * '/', 1 to 255 bytes). The file becomes exactly the save, and is on the disk when the commit has
  * answered. The descriptor stays the caller's, who may close it when the call has returned. */
 FP8D_API int fp8d_save_attach(struct fp8d *c, uint64_t save_id, int fd, const char *name,

@@ -4,8 +4,9 @@
 #
 #   demo.sh BUILD-FOLDER
 set -eu
-build=$1
-data=$(dirname "$0")/data
+build=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+data=examples/data
 work=$(mktemp -d)
 socket=$work/fp8d.sock
 daemon=

@@ -157,13 +157,10 @@ static void create_free(struct create *c)
     mem_free(c);
 }
 
-static void finish(struct op *op)
+static void install(struct op *op)
 {
     struct create *c = (struct create *)op;
     struct model *m = c->model;
-    for (size_t i = 0; !op->fault.code && i < m->layer_count; i++)
-        if (c->casts[i].q)
-            (void)primary_settle(&m->layers[i], &m->recipe, &c->casts[i]);
     struct model *other;
     if (!op->fault.code && !engine_find(c->engine, m->name, &other, &(struct fault){0}))
         fault_set(&op->fault, FP8D_EALREADY_EXISTS, "model %s was loaded meanwhile", m->name);
@@ -171,6 +168,31 @@ static void finish(struct op *op)
         model_ref(m); /* the registry has one, and the callback is shown the other */
     c->done(c->arg, &op->fault, op->fault.code ? NULL : m);
     create_free(c);
+}
+
+/* Scales that the casts gave to unset sites go to the backend, where its memory is another's, before
+ * the model is there. */
+static void finish(struct op *op)
+{
+    struct create *c = (struct create *)op;
+    struct model *m = c->model;
+    struct fault f = op->fault;
+    bool sent = false;
+    for (size_t i = 0; !f.code && i < m->layer_count; i++) {
+        struct site *site = &m->layers[i].sites[SITE_WEIGHT];
+        if (!c->casts[i].q || !primary_settle(&m->layers[i], &m->recipe, &c->casts[i]) ||
+            site->state->host)
+            continue;
+        sent = true;
+        (void)site_upload(site, c->engine->queue, &f);
+    }
+    if (!sent) {
+        install(op);
+        return;
+    }
+    op_init(op, c->engine->o.exec, install);
+    op->fault = f;
+    op_submit(op, c->engine->queue);
 }
 
 int create_start(struct lease *l, const char *name, const struct recipe *r,

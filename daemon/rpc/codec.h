@@ -15,7 +15,7 @@
 
 #define CODEC_REPEATED_MAX 4096  /* elements of one repeated field */
 #define CODEC_UNKNOWN_MAX 64     /* unknown fields of one message */
-#define CODEC_ARENA_FACTOR 16    /* arena bytes a meta byte may cost, plus CODEC_ARENA_BASE */
+#define CODEC_ARENA_FACTOR 24    /* arena bytes a meta byte may cost, plus CODEC_ARENA_BASE */
 #define CODEC_ARENA_BASE 65536
 
 /* FP8D_EINVALID_ARGUMENT with the path of the field, what was found and what is needed. */

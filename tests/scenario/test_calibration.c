@@ -95,6 +95,26 @@ START_TEST(calibration_keeps_the_maximum)
 }
 END_TEST
 
+/* Several clients calibrate one model together, whichever of them finishes. */
+START_TEST(calibration_of_two_clients)
+{
+    struct fix f;
+    fix_open(&f, &recipe);
+    struct ask other = ask_open(f.p.a.desk, 77);
+    float *x = peaked(2, -14.0f);
+    forward(&f, ORACLE_CALIBRATE, 1, 3.0f);
+    pair_forward(&f.p, &other, ORACLE_CALIBRATE, ORACLE_UNSET, x, TOKENS);
+    ck_assert(calibration_amax(&f, "input") == 14.0f);
+    ck_assert(!ask_finish(&other, PAIR_MODEL, NULL));
+    oracle_calibration_finish(f.p.oracle);
+    pair_check_state(&f.p);
+    ck_assert(oracle_state(f.p.oracle, ORACLE_INPUT)->scale == 16.0f);
+    free(x);
+    ask_close(&other);
+    fix_close(&f);
+}
+END_TEST
+
 /* All-negative tensors (Transformer Engine issue 534): amax is max |x|. */
 START_TEST(calibration_of_negative_tensors)
 {
@@ -302,6 +322,7 @@ int main(void)
     TCase *c = tcase_create("calibration");
     tcase_set_timeout(c, 60);
     tcase_add_test(c, calibration_keeps_the_maximum);
+    tcase_add_test(c, calibration_of_two_clients);
     tcase_add_test(c, calibration_of_negative_tensors);
     tcase_add_test(c, calibration_abort_drops_it);
     tcase_add_test(c, calibration_finish_is_refused);
