@@ -1,5 +1,6 @@
 /* PutTensor, GetTensor, FreeTensor, EditWeight. */
 #include "daemon/engine/edit.h"
+#include "daemon/engine/upload.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/rpc/rpc.h"
 #include "daemon/rpc/session.h"
@@ -23,6 +24,8 @@ void rpc_put_tensor(struct request *rq)
         rc = tensors_operand(rq, in->tensor, "tensor", &cover, &value, &f);
     if (!rc)
         rc = tensors_covered(rq, &cover, &f);
+    if (!rc)
+        rc = upload_operand(rq->rpc->o.engine, &value, &f);
     if (!rc) {
         rc = resident_new(&rq->session->lease, in->tensor_id, "tensor_id", value, &r, &f);
         value = (struct operand){0};

@@ -1,0 +1,169 @@
+/* bench_requests - what a forward costs over the socket, with tensors that stay in the service.
+ *
+ *   bench_requests FP8D-PROGRAM [cpu|cuda]     one JSON object a line
+ *
+ * Latency: one client, one request at a time, from the call to its return. Throughput: 8 connections,
+ * each with 4 requests under way, by as many threads.
+ */
+#include "tests/bench/daemon_process.h"
+
+#include "client/fp8d.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define SIDE 4096u
+#define X 1 /* resident tensors: the input, the output, and the weight while the model is made */
+#define Y 2
+#define W 3
+#define CLIENTS 8
+#define DEPTH 4
+
+static struct daemon_process server;
+static size_t calls;
+
+static void die(const char *what, const char *why)
+{
+    fprintf(stderr, "bench_requests: %s: %s\n", what, why);
+    exit(1);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static struct fp8d *connect_here(void)
+{
+    struct fp8d_error err;
+    struct fp8d *c;
+    if (fp8d_connect(server.socket, NULL, &c, &err))
+        die("connect", err.text);
+    return c;
+}
+
+/* BF16 numbers of both signs below 1/32, as weights and as inputs. */
+static void put(struct fp8d *c, uint64_t id, uint64_t rows)
+{
+    struct fp8d_error err;
+    uint16_t *v = malloc(rows * SIDE * 2);
+    for (uint64_t i = 0; i < rows * SIDE; i++) {
+        uint64_t r = (i + 1) * 0x9e3779b97f4a7c15u;
+        v[i] = (uint16_t)(0x3c00u | (r >> 48 & 0x80ffu));
+    }
+    struct fp8d_tensor t = {
+        .dtype = FP8D_BF16, .rank = 2, .dims = {rows, SIDE}, .data = v, .size = rows * SIDE * 2};
+    if (fp8d_put_tensor(c, id, &t, NULL, NULL, &err))
+        die("put", err.text);
+    free(v);
+}
+
+static void make_model(struct fp8d *c)
+{
+    struct fp8d_error err;
+    put(c, W, SIDE);
+    struct fp8d_layer_spec layer = {.name = "l", .weight = {.tensor_id = W}};
+    struct fp8d_create_model create = {.model = "m", .layers = &layer, .count = 1};
+    if (fp8d_create_model(c, &create, NULL, NULL, &err))
+        die("create", err.text);
+    if (fp8d_free_tensor(c, W, NULL, NULL, &err))
+        die("free", err.text);
+}
+
+static struct fp8d_forward forward_of(uint64_t output_id)
+{
+    return (struct fp8d_forward){
+        .model = "m", .layer = "l", .input = {.tensor_id = X}, .output_id = output_id};
+}
+
+/* --- one at a time --- */
+
+static void latency(struct fp8d *c, uint64_t tokens)
+{
+    struct fp8d_error err;
+    double *us = malloc(calls * sizeof *us);
+    struct fp8d_forward f = forward_of(Y);
+    put(c, X, tokens);
+    for (size_t i = 0; i < calls + 50; i++) {
+        double begin = clock_ms();
+        if (fp8d_forward(c, &f, NULL, NULL, &err))
+            die("forward", err.text);
+        double took = (clock_ms() - begin) * 1e3;
+        if (i >= 50)
+            us[i - 50] = took;
+        if (fp8d_free_tensor(c, Y, NULL, NULL, &err))
+            die("free", err.text);
+    }
+    if (fp8d_free_tensor(c, X, NULL, NULL, &err))
+        die("free", err.text);
+    qsort(us, calls, sizeof *us, by_value);
+    printf("{\"name\":\"request_%llu_tokens_p50\",\"value\":%.4g,\"unit\":\"us\"}\n"
+           "{\"name\":\"request_%llu_tokens_p99\",\"value\":%.4g,\"unit\":\"us\"}\n",
+           (unsigned long long)tokens, us[calls / 2], (unsigned long long)tokens,
+           us[calls * 99 / 100]);
+    fflush(stdout);
+    free(us);
+}
+
+/* --- many at once --- */
+
+static void *client(void *arg)
+{
+    struct fp8d_error err;
+    struct fp8d *c = connect_here();
+    uint64_t id[DEPTH] = {0};
+    (void)arg;
+    put(c, X, 16);
+    for (size_t i = 0; i < calls + DEPTH; i++) {
+        size_t k = i % DEPTH;
+        uint64_t freed;
+        if (i >= DEPTH && (fp8d_wait(c, id[k], NULL, &err) ||
+                           fp8d_submit_free_tensor(c, 100 + k, NULL, &freed, &err) ||
+                           fp8d_forget(c, freed, &err)))
+            die("wait", err.text);
+        struct fp8d_forward f = forward_of(100 + k);
+        if (i < calls && fp8d_submit_forward(c, &f, NULL, &id[k], &err))
+            die("submit", err.text);
+    }
+    fp8d_close(c);
+    return NULL;
+}
+
+static void throughput(void)
+{
+    pthread_t thread[CLIENTS];
+    double begin = clock_ms();
+    for (unsigned i = 0; i < CLIENTS; i++)
+        pthread_create(&thread[i], NULL, client, NULL);
+    for (unsigned i = 0; i < CLIENTS; i++)
+        pthread_join(thread[i], NULL);
+    double s = (clock_ms() - begin) / 1e3;
+    printf("{\"name\":\"forwards_8_connections_depth_4_tokens_16\",\"value\":%.4g,\"unit\":\"1/s\"}\n",
+           (double)(CLIENTS * calls) / s);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    static const uint64_t tokens[] = {1, 16, 256};
+    const char *args[] = {"--backend", argc > 2 ? argv[2] : "cpu", NULL};
+    if (argc < 2)
+        die("usage", "bench_requests FP8D-PROGRAM [cpu|cuda]");
+    calls = strcmp(args[1], "cpu") == 0 ? 30 : 2000;
+    if (daemon_start(&server, argv[1], args))
+        return 1;
+    struct fp8d *c = connect_here();
+    make_model(c);
+    for (size_t i = 0; i < 3; i++)
+        latency(c, tokens[i]);
+    throughput();
+    fp8d_close(c);
+    int status = daemon_stop(&server);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
+}
