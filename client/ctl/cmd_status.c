@@ -46,7 +46,7 @@ static void status_print(const struct fp8d_status *s)
     printf("            %s\n", ctl_text(text, s->backend_reason));
     printf("memory      %s of %s, at most %s so far\n", bytes_text(s->memory_used, a),
            bytes_text(s->memory_limit, b), bytes_text(s->memory_peak, c));
-    printf("holds       %u models, %u contexts, %u scopes, %u connections\n", s->models,
+    printf("holds       models %u, contexts %u, scopes %u; connections %u\n", s->models,
            s->contexts, s->scopes, s->connections);
     printf("requests    %u queued, %u running, %" PRIu64 " done, of them %" PRIu64 " forwards\n",
            s->queued, s->running, s->requests_done, s->forwards_done);

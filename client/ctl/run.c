@@ -39,9 +39,10 @@ static const char *next_command(const void *arg, size_t i)
     return commands[i].name;
 }
 
-static int unknown_command(const struct ctl *ctl, const char *word)
+static int unknown_command(struct ctl *ctl, const char *word)
 {
     char text[CTL_TEXT];
+    ctl->command = NULL; /* in a batch: that of the line before */
     const char *hint = args_closest(word, next_command, NULL);
     ctl_text(text, word);
     if (hint)
