@@ -3,6 +3,10 @@
 #include <signal.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
+
+#define SPIN_NS 50000
+#define SPIN_CORES 8
 
 /* --- to the engine thread --- */
 
@@ -22,19 +26,33 @@ static void post(void *self, struct exec_task *task)
     else
         w->head = task;
     w->tail = task;
+    atomic_store(&w->has_tasks, true);
     pthread_mutex_unlock(&w->lock);
     if (was_empty)
         pthread_cond_signal(&w->wake);
 }
 
+static uint64_t now(void *self);
+
+/* Look for work a little before going to sleep: waking up takes longer than what a GPU computes for a
+ * small request. Not where cores are few. */
+static void spin(struct worker *w)
+{
+    uint64_t until = w->spin_ns ? now(w) + w->spin_ns : 0;
+    while (until && !atomic_load_explicit(&w->has_tasks, memory_order_acquire) && now(w) < until)
+        __builtin_ia32_pause();
+}
+
 /* The whole list, or NULL when the thread is to end. Waits. */
 static struct exec_task *next_tasks(struct worker *w)
 {
+    spin(w);
     pthread_mutex_lock(&w->lock);
     while (!w->head && !w->stop)
         pthread_cond_wait(&w->wake, &w->lock);
     struct exec_task *list = w->head;
     w->head = w->tail = NULL;
+    atomic_store(&w->has_tasks, false);
     if (!list)
         w->stopped = true;
     pthread_mutex_unlock(&w->lock);
@@ -148,6 +166,7 @@ int worker_init(struct worker *w, uv_loop_t *loop, const struct roster *roster,
     w->exec =
         (struct exec){.self = w, .post = post, .reply = reply, .cancelled = cancelled, .now = now};
     w->loop_thread = pthread_self();
+    w->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) >= SPIN_CORES ? SPIN_NS : 0;
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->inbox_lock, NULL);
     pthread_cond_init(&w->wake, NULL);

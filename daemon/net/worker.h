@@ -24,6 +24,8 @@ struct worker {
     pthread_mutex_t lock; /* over what follows */
     pthread_cond_t wake;
     struct exec_task *head, *tail;
+    _Atomic bool has_tasks; /* a hint for a thread that looks before it sleeps */
+    uint64_t spin_ns;       /* for how long it looks; 0 where cores are few */
     bool stop;    /* the engine thread ends when its list is empty */
     bool stopped; /* it has ended */
     pthread_mutex_t inbox_lock;
