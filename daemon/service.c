@@ -18,6 +18,9 @@
 #include <unistd.h>
 
 #define EXIT_LOST 76
+/* On a GPU: forwards that change no state, enqueued beside each other so that it does not run dry. On
+ * the CPU one computes with all threads, and what waits can still be cancelled. */
+#define OVERLAP 16
 
 /* --- what the loop asks (server_hooks) --- */
 
@@ -176,6 +179,7 @@ static int open_rpc(struct service *s, const struct net_options *net, struct fau
         .caps = net->caps,
         .in_flight_max = (uint32_t)s->config->in_flight_max,
         .connections_max = net->connections_max,
+        .overlap = s->engine->unified ? 1 : OVERLAP,
         .version = s->version,
         .backend_reason = s->reason,
     };

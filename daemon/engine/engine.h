@@ -1,8 +1,8 @@
 /* engine.h - the owner of all models. Everything here runs on the engine thread.
  *
  * Requests reach the engine one call at a time, through rpc. Compute is enqueued on one backend
- * queue and completes later (op.h); rpc starts the next computing request when the one before has
- * finished, so that decisions are taken from state that is complete. Questions read the state as it
+ * queue and completes later (op.h); rpc starts a computing request that may change state when no
+ * other computes, so that decisions are taken from state that is complete. Questions read the state as it
  * is after the last completed change. Loads run on the loader's own thread and queue.
  */
 #ifndef FP8D_DAEMON_ENGINE_ENGINE_H

@@ -92,7 +92,7 @@ static int enqueue_input(struct forward *w, struct fault *f)
         return 0;
     }
     const struct recipe *r = &a->model->recipe;
-    /* The mirror is current: computing requests run one at a time. */
+    /* The mirror is current: nothing that moves a scale computes beside this. */
     bool set = site_mirror(&a->layer->sites[SITE_INPUT])->set;
     struct cast c = {
         .src = w->x,

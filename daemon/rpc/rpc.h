@@ -20,6 +20,8 @@ struct rpc_options {
     struct frame_caps caps;      /* what Hello states */
     uint32_t in_flight_max;      /* ordered requests in line or running, per connection */
     uint32_t connections_max;
+    uint32_t overlap;            /* computing requests that change no state run beside each other, as
+                                    many as this; 0 or 1: none do */
     uint64_t instance_id;        /* random per start */
     const char *version;         /* of the server */
     const char *backend_reason;  /* why this backend was taken */
@@ -39,7 +41,8 @@ struct rpc {
     uint32_t session_count;
     uint32_t queued, running;
     uint64_t requests_done;
-    bool computing;         /* a computing request is running */
+    uint32_t computing;     /* computing requests that run */
+    bool changing;          /* one of them may change state: then it is the only one */
     bool scheduling;
     bool draining;
     rpc_drained_cb drained;

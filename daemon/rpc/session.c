@@ -156,8 +156,10 @@ void session_finished(struct session *s, struct request *rq, bool ok)
     s->running = NULL;
     rpc->running--;
     rpc->requests_done++;
-    if (rq->row->computes)
-        rpc->computing = false;
+    if (rq->row->computes) {
+        rpc->computing--;
+        rpc->changing = false; /* if it was so, this was the only one */
+    }
     if (s->closed)
         session_free(s);
     sched_run(rpc);
@@ -185,6 +187,18 @@ static int refuse(struct session *s, struct request *rq, struct fault *f)
     return 0;
 }
 
+/* False for computing requests whose decisions no other of their kind can spoil: they read scales and
+ * versions, and leave at most a copy of a weight behind that any of them would have made. */
+static bool changes(const struct request *rq)
+{
+    if (rq->row->type == REQUEST_CHECK_NUMERICS)
+        return false;
+    if (rq->row->type != REQUEST_FORWARD)
+        return true;
+    const Fp8d__V1__ForwardRequest *m = (const Fp8d__V1__ForwardRequest *)(const void *)rq->message;
+    return m->mode == FP8D__V1__MODE__MODE_TRAIN || m->mode == FP8D__V1__MODE__MODE_CALIBRATE;
+}
+
 static void start(struct session *s)
 {
     struct rpc *rpc = s->rpc;
@@ -197,8 +211,10 @@ static void start(struct session *s)
     }
     s->running = rq;
     rpc->running++;
-    if (rq->row->computes)
-        rpc->computing = true;
+    if (rq->row->computes) {
+        rpc->computing++;
+        rpc->changing = changes(rq);
+    }
     rq->row->run(rq);
 }
 
@@ -206,20 +222,32 @@ static bool can_start(const struct session *s)
 {
     if (s->running || s->closed)
         return false;
-    return !s->first->row->computes || !s->rpc->computing || s->rpc->draining;
+    const struct rpc *rpc = s->rpc;
+    if (!s->first->row->computes || !rpc->computing || rpc->draining)
+        return true;
+    return !rpc->changing && !changes(s->first) && rpc->computing < rpc->o.overlap;
 }
 
-/* One round: the first session in turn that can start something does. */
+/* One round: the first session in turn that can start something does. Where a computing request has to
+ * wait, none behind it starts, and the next round begins with it: else requests that run beside each
+ * other could keep one that changes state waiting for ever. */
 static bool start_one(struct rpc *rpc)
 {
     struct session *s = rpc->ring;
+    bool held = false;
     if (!s)
         return false;
     do {
-        if (can_start(s)) {
-            rpc->ring = s->next; /* the next round begins behind it */
+        bool computes = s->first->row->computes && !rpc->draining;
+        if (can_start(s) && !(held && computes)) {
+            if (!held)
+                rpc->ring = s->next; /* the next round begins behind it */
             start(s);
             return true;
+        }
+        if (!held && computes && !s->running && !s->closed) {
+            held = true;
+            rpc->ring = s;
         }
         s = s->next;
     } while (s != rpc->ring);
