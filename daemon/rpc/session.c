@@ -174,7 +174,8 @@ static int refuse(struct session *s, struct request *rq, struct fault *f)
     const struct exec *x = s->rpc->o.exec;
     uint64_t waited_ms = (x->now(x->self) - rq->received_ns) / 1000000;
     if (s->rpc->draining)
-        return fault_set(f, FP8D_EUNAVAILABLE, "the server is stopping; the request was not executed");
+        return fault_set(f, FP8D_EUNAVAILABLE,
+                         "the server is stopping; the request was not executed");
     if (head && head->deadline_ms && waited_ms >= head->deadline_ms)
         return fault_set(f, FP8D_EDEADLINE_EXCEEDED,
                          "head.deadline_ms is %u, the request waited %llu ms and was not executed",
@@ -187,8 +188,8 @@ static int refuse(struct session *s, struct request *rq, struct fault *f)
     return 0;
 }
 
-/* False for computing requests whose decisions no other of their kind can spoil: they read scales and
- * versions, and leave at most a copy of a weight behind that any of them would have made. */
+/* False for computing requests whose decisions no other of their kind can spoil: they read scales
+ * and versions, and leave at most a copy of a weight behind that any of them would have made. */
 static bool changes(const struct request *rq)
 {
     if (rq->row->type == REQUEST_CHECK_NUMERICS)
@@ -228,9 +229,9 @@ static bool can_start(const struct session *s)
     return !rpc->changing && !changes(s->first) && rpc->computing < rpc->o.overlap;
 }
 
-/* One round: the first session in turn that can start something does. Where a computing request has to
- * wait, none behind it starts, and the next round begins with it: else requests that run beside each
- * other could keep one that changes state waiting for ever. */
+/* One round: the first session in turn that can start something does. Where a computing request has
+ * to wait, none behind it starts, and the next round begins with it: else requests that run beside
+ * each other could keep one that changes state waiting for ever. */
 static bool start_one(struct rpc *rpc)
 {
     struct session *s = rpc->ring;

@@ -168,44 +168,6 @@ START_TEST(turn_of_computing_requests_is_one_at_a_time)
 }
 END_TEST
 
-/* How many run and how many wait, as connection 3 is told. */
-static void check_status(uint32_t running, uint32_t queued)
-{
-    Fp8d__V1__StatusReply *r = served_status(&S, 3);
-    ck_assert_uint_eq(r->running, running);
-    ck_assert_uint_eq(r->queued, queued);
-    fp8d__v1__status_reply__free_unpacked(r, NULL);
-}
-
-START_TEST(turn_of_requests_that_change_nothing_overlaps)
-{
-    /* Where overlap is 2, two evals compute beside each other and a third waits; a train request
-     * computes alone, and evals that come after it do not pass it. */
-    S.d->rpc->o.overlap = 2;
-    desk_open(S.d, 3);
-    desk_open(S.d, 4);
-    uint64_t a = served_start_forward(&S, ATTACKER, 0);
-    uint64_t b = served_start_forward(&S, BYSTANDER, 0);
-    uint64_t c = served_forward(&S, 3, NULL, 0);
-    check_status(2, 1);
-    desk_resume(S.d);
-    ck_assert(!code(ATTACKER, a) && !code(BYSTANDER, b) && !code(3, c));
-    uint64_t train = served_start_forward(&S, 4, 5);
-    c = served_forward(&S, 3, NULL, 0);
-    check_status(1, 1);
-    desk_resume(S.d);
-    ck_assert(!code(4, train) && !code(3, c));
-    a = served_start_forward(&S, ATTACKER, 0);
-    train = served_forward(&S, 4, NULL, 6);
-    c = served_forward(&S, 3, NULL, 0);
-    check_status(1, 2);
-    desk_resume(S.d);
-    ck_assert(!code(ATTACKER, a) && !code(4, train) && !code(3, c));
-    desk_close(S.d, 4);
-    desk_close(S.d, 3);
-}
-END_TEST
-
 START_TEST(turn_in_flight_cap_still_hears_cancel)
 {
     /* Request 65 is refused at once with a hint, its payload discarded; Cancel, Ping and the other
@@ -404,7 +366,6 @@ int main(void)
     tcase_add_test(t, turn_ordered_question_waits_in_line);
     tcase_add_test(t, turn_of_connections_is_round_robin);
     tcase_add_test(t, turn_of_computing_requests_is_one_at_a_time);
-    tcase_add_test(t, turn_of_requests_that_change_nothing_overlaps);
     tcase_add_test(t, turn_in_flight_cap_still_hears_cancel);
     tcase_add_test(t, leave_at_every_state);
     tcase_add_test(t, leave_frees_the_scope_for_others);
