@@ -72,7 +72,7 @@ static int check_versions(const struct fp8d_server *s, struct fp8d_error *err)
     return refused(err);
 }
 
-/* Caps the server left out are those of protocol.md. */
+/* Caps the server left out are those of fp8d-protocol(7). */
 static void take_server(struct fp8d *c)
 {
     struct fp8d_server *s = &c->server;

@@ -126,7 +126,8 @@ struct fp8d_server {
     uint32_t meta_bytes;  /* largest description of one request */
     uint64_t payload_bytes; /* most tensor bytes in one request */
     uint32_t descriptors;   /* most files of one request */
-    uint32_t in_flight;     /* requests waiting or running, of this connection */
+    uint32_t in_flight;     /* ordered requests waiting or running, of this
+                              connection; 64 questions beside them */
     uint64_t resident_bytes; /* tensors and contexts of this connection */
     uint32_t contexts, tensors; /* of this connection */
     uint32_t connections;       /* of the server */
@@ -134,8 +135,9 @@ struct fp8d_server {
 
 /* Connect to the daemon at socket `path` (at most 107 bytes) and exchange greetings. NULL: the
  * default of fp8d_default_socket. Fails with -ENOENT, -ECONNREFUSED, -EACCES, -ETIMEDOUT,
- * FP8D_EINVALID_ARGUMENT (path too long, the sentence has its length), FP8D_EFAILED_PRECONDITION
- * (versions that do not fit, both are named), or the reason the server gave. */
+ * FP8D_EINVALID_ARGUMENT (path too long, the sentence has its length), FP8D_EUNIMPLEMENTED or
+ * FP8D_EFAILED_PRECONDITION (versions that do not fit, as the server or this library found; both are
+ * named), or another reason the server gave. */
 FP8D_API int fp8d_connect(const char *path, const struct fp8d_options *options, struct fp8d **out,
                           struct fp8d_error *err);
 
@@ -519,11 +521,11 @@ FP8D_API int fp8d_load_server_path(struct fp8d *c, const char *model, const char
 /* NULL if r is no reply to a load. */
 FP8D_API const struct fp8d_load_report *fp8d_result_load(const struct fp8d_result *r);
 
-/* The three requests of which the two above are made, for several files or own bookkeeping. */
+/* The three requests of which the two above are made, for own bookkeeping. */
 struct fp8d_load_begin {
     uint64_t load_id; /* not 0, not in use on this connection */
     const char *model;
-    const char *server_path; /* NULL: files come by fp8d_load_attach */
+    const char *server_path; /* NULL: the file comes by fp8d_load_attach */
     const struct fp8d_load_options *options;
     struct fp8d_expect expect; /* of the model to be replaced */
 };
@@ -534,8 +536,9 @@ FP8D_API int fp8d_load_begin(struct fp8d *c, const struct fp8d_load_begin *load,
 FP8D_API int fp8d_submit_load_begin(struct fp8d *c, const struct fp8d_load_begin *load,
                                     const struct fp8d_call *call, uint64_t *id,
                                     struct fp8d_error *err);
-/* `count` open descriptors of regular files and their names (without '/', 1 to 255 bytes). The
- * descriptors stay the caller's, who may close them when the call has returned. */
+/* `count` open descriptors of regular files and their names (without '/', 1 to 255 bytes).
+ * This server takes one: more, or a second attach, is FP8D_EUNIMPLEMENTED. The descriptors stay the
+ * caller's, who may close them when the call has returned. */
 FP8D_API int fp8d_load_attach(struct fp8d *c, uint64_t load_id, const int *fds,
                               const char *const *names, size_t count, const struct fp8d_call *call,
                               struct fp8d_result **out, struct fp8d_error *err);

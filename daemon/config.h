@@ -29,7 +29,7 @@
     X(backend, CHOICE, "auto", 0, 0, "auto|cpu|cuda",                                              \
       "where numbers are computed; auto takes a GPU if there is one, and says so")                 \
     X(backend_dir, TEXT, "", 0, 4095, "DIR",                                                       \
-      "where backend modules are; empty: lib/fp8d beside the binary")                              \
+      "where backend modules are; empty: lib/fp8d under the binary's prefix")                      \
     X(device, COUNT, "0", 0, 63, "N", "number of the GPU")                                         \
     X(cpu_threads, COUNT, "0", 0, 1024, "N", "threads of the CPU backend; 0: one per core")        \
     X(cpu_level, CHOICE, "auto", 0, 0, "auto|baseline|v3|v4",                                      \

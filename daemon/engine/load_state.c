@@ -231,11 +231,15 @@ static int settle_calibration(struct load *ld, struct fault *f)
 
 static int upload(struct load *ld, struct queue *q, struct fault *f)
 {
+    struct fault late = {0};
     int rc = 0;
     for (size_t i = 0; !rc && i < ld->built->layer_count; i++)
         for (unsigned k = 0; !rc && k < 3; k++)
             rc = site_upload(&ld->built->layers[i].sites[state_sites[k]], q, f);
-    return rc ? rc : queue_wait(q, f);
+    /* Nothing that the queue still works on may be freed. */
+    if (queue_wait(q, rc ? &late : f) && !rc)
+        rc = f->code;
+    return rc;
 }
 
 static void note_sites(const struct restore *r)

@@ -4,7 +4,8 @@
 
 /* What decides from state that compute changes. PutTensor does not: it only enqueues. */
 #define COMPUTES(t)                                                                                \
-    ((t) == REQUEST_FORWARD || (t) == REQUEST_CHECK_NUMERICS || (t) == REQUEST_END_SCOPE ||        \
+    ((t) == REQUEST_FORWARD || (t) == REQUEST_CHECK_NUMERICS || (t) == REQUEST_BEGIN_SCOPE ||      \
+     (t) == REQUEST_END_SCOPE ||                                                                   \
      (t) == REQUEST_FINISH_CALIBRATION || (t) == REQUEST_EDIT_WEIGHT ||                            \
      (t) == REQUEST_SET_SCALING || (t) == REQUEST_SET_RECIPE ||                                    \
      (t) == REQUEST_CREATE_MODEL)

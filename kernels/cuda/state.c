@@ -47,12 +47,14 @@ static int apply_many(struct cuda_queue *q, const struct apply *a, struct apply_
         rows[i] = row_of(&a->sites[i]);
     l->rows = rows;
     int rc = cuda_check(q->cuda, launch_apply(l, q->stream), f, "the apply of %zu sites", a->count);
+    if (!rc && !cuda_after(q, give_rows, b, &(struct fault){0}))
+        return 0;
+    /* Without memory for the note the rows are given back here: an apply that was launched changes
+     * state, so it must not be reported as one that was not. */
     if (!rc)
-        rc = cuda_after(q, give_rows, b, f);
-    if (rc) {
-        (void)cudaStreamSynchronize(q->stream);
-        heap_give(&q->cuda->host_heap, b);
-    }
+        rc = cuda_check(q->cuda, cudaStreamSynchronize(q->stream), f, "the apply of %zu sites",
+                        a->count);
+    heap_give(&q->cuda->host_heap, b);
     return rc;
 }
 

@@ -24,7 +24,7 @@ void reference_run(const struct reference *r);
 /* Largest |y - sum| / magnitude that a GEMM may have; written down before any run.
  *
  * FP8, fast accumulation: the tensor core adds 32 products at a time to an accumulator of 13
- * mantissa bits and cuts off (facts/cublaslt-and-gpu.md 1.5): (k/32 + 2) * 2^-13 at worst. FP8,
+ * mantissa bits and cuts off (docs/numerics.md 5): (k/32 + 2) * 2^-13 at worst. FP8,
  * precise: the same over 128 of k, whose sum is then added in float32: 6 * 2^-13 + k/128 * 2^-24.
  * bf16 and f16: exact products, float32 accumulators that cut off: (k/8 + 8) * 2^-23.
  * float32: (k + 8) * 2^-24. TF32 would have 2^-11 for the least k. */

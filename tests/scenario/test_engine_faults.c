@@ -91,8 +91,9 @@ static unsigned request(struct fix *f, enum kind kind)
     }
 }
 
-/* Let the n-th allocation of the request fail. False once none did: the request went well. */
-static bool try(struct fix *f, enum kind kind, int64_t n)
+/* Let the n-th allocation of the request fail. False once none did: the request went well. Counts
+ * those that were refused. */
+static bool try(struct fix *f, enum kind kind, int64_t n, unsigned *refused)
 {
     Fp8d__V1__QueryScalingReply *before = ask_state(&f->a, "m");
     uint64_t used = ledger_used(&f->desk->ledger);
@@ -101,6 +102,7 @@ static bool try(struct fix *f, enum kind kind, int64_t n)
     bool fired = mem_fault_fired();
     mem_fault_arm(-1, false);
     if (code && !strstr(f->a.text, "was executed")) {
+        ++*refused;
         ck_assert_msg(code == ASK_RESOURCE_EXHAUSTED, "fault %lld: code %u, %s", (long long)n,
                       code, f->a.text);
         Fp8d__V1__QueryScalingReply *after = ask_state(&f->a, "m");
@@ -123,16 +125,18 @@ static bool try(struct fix *f, enum kind kind, int64_t n)
 START_TEST(faults_leave_the_state_alone)
 {
     int64_t n = 0;
+    unsigned refused = 0;
     for (;; n++) {
         struct fix f;
         fix_open(&f, (enum kind)_i);
-        bool fired = try(&f, (enum kind)_i, n);
+        bool fired = try(&f, (enum kind)_i, n, &refused);
         fix_close(&f);
         if (!fired)
             break;
         ck_assert_int_lt(n, 1000);
     }
     ck_assert_int_gt(n, 2);
+    ck_assert_uint_gt(refused, 2);
 }
 END_TEST
 
@@ -140,6 +144,7 @@ END_TEST
 START_TEST(faults_do_not_change_the_next_request)
 {
     struct ask_forward want = {.model = "m", .layer = "l", .mode = FP8D__V1__MODE__MODE_TRAIN};
+    unsigned repeated = 0;
     for (int64_t n = -1;; n++) {
         struct fix f;
         fix_open(&f, TRAIN_UNSET);
@@ -150,19 +155,25 @@ START_TEST(faults_do_not_change_the_next_request)
         bool done = !code || strstr(f.a.text, "was executed") != NULL;
         bool fired = mem_fault_fired();
         mem_fault_arm(-1, false);
-        if (!done)
+        if (!done) {
+            repeated++;
             ck_assert(!ask_forward(&f.a, &r));
+        }
         if (n < 0) {
             want.y = r.y;
+            want.y_bytes = r.y_bytes;
+            ck_assert_uint_eq(want.y_bytes, (uint64_t)TOKENS * OUT * sizeof(float));
             r.y = NULL;
         } else if (r.y) {
-            ck_assert(!memcmp(want.y, r.y, r.y_bytes));
+            ck_assert_uint_eq(r.y_bytes, want.y_bytes);
+            ck_assert_mem_eq(r.y, want.y, want.y_bytes);
         }
         ask_forward_free(&r);
         fix_close(&f);
         if (n >= 0 && !fired)
             break;
     }
+    ck_assert_uint_gt(repeated, 2);
     ask_forward_free(&want);
 }
 END_TEST

@@ -125,9 +125,12 @@ def main():
         import numpy as np
         import safetensors
     except ImportError as e:
-        skip_all(tap, f"no Python package {e.name}")
+        if os.environ.get("CI"):
+            tap.is_("the Python packages are there", False, f"no Python package {e.name}")
+        else:
+            skip_all(tap, f"no Python package {e.name}")
         print(f"1..{tap.count}")
-        return 0
+        return min(tap.failed, 1)
     wheel = None if os.environ.get("FP8D_TEST_SMALL") else fetch()
     if wheel:
         with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
 #include "kernels/cpu/cpu.h"
+#include "tests/unit/rig.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -125,7 +126,9 @@ static void open_engine(struct desk *d, const struct engine_options *o, unsigned
     struct fault f = {0};
     struct cpu_options cpu = {.threads = threads ? threads : 1, .inline_queues = !threads};
     struct engine_options e = o ? *o : (struct engine_options){0};
-    int rc = cpu_open(&cpu, &d->backend, &f);
+    int rc = rig_cuda() ? rig_open_cuda(&d->backend, &f) : cpu_open(&cpu, &d->backend, &f);
+    if (rc)
+        (void)fprintf(stderr, "no backend: %s\n", f.text);
     assert(!rc);
     ledger_init(&d->ledger, (uint64_t)4 << 30);
     e.backend = e.backend ? e.backend : d->backend;
@@ -182,7 +185,7 @@ void desk_free(struct desk *d)
         d->frames = next;
     }
     assert(ledger_used(&d->ledger) == 0);
-    backend_close(d->backend);
+    rig_close_backend(d->backend);
     pthread_mutex_destroy(d->lock);
     free(d->lock);
     free(d);

@@ -37,7 +37,8 @@ struct desk {
     struct exec_task *aside, **aside_last; /* set aside, see below */
 };
 
-/* NULL fields of the options are filled in; inline queues unless threads is not 0. */
+/* NULL fields of the options are filled in; inline queues unless threads is not 0. With
+ * FP8D_TEST_BACKEND=cuda the backend is that of rig.h. */
 struct desk *desk_new(const struct engine_options *o, unsigned threads);
 void desk_free(struct desk *d); /* asserts that nothing is left in the ledger */
 

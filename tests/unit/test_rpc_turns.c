@@ -129,6 +129,18 @@ END_TEST
 
 /* --- turns --- */
 
+START_TEST(turn_scope_does_not_begin_beside_a_change)
+{
+    /* A change that found no scope open ends before one begins. */
+    uint64_t running = served_start_forward(&S, ATTACKER, 5);
+    uint64_t scope = send_scope(BYSTANDER, 9);
+    ck_assert_int_eq(code(BYSTANDER, scope), -1);
+    desk_resume(S.d);
+    ck_assert_int_eq(code(ATTACKER, running), OK);
+    ck_assert_int_eq(code(BYSTANDER, scope), OK);
+}
+END_TEST
+
 START_TEST(turn_of_connections_is_round_robin)
 {
     /* A client that fills its line does not run before one that sent a single request later. */
@@ -150,12 +162,11 @@ END_TEST
 START_TEST(turn_of_computing_requests_is_one_at_a_time)
 {
     /* While one computes, computing requests of others wait, and requests that only look after
-     * tensors and scopes go on. */
+     * tensors go on. */
     uint64_t running = served_start_forward(&S, ATTACKER, 0);
     uint64_t waits = served_forward(&S, BYSTANDER, NULL, 0);
     desk_open(S.d, 3);
     ck_assert_int_eq(code(3, send_free(3, 77)), NOT_FOUND);
-    ck_assert_int_eq(code(3, send_scope(3, 4)), OK);
     ck_assert_int_eq(code(BYSTANDER, waits), -1);
     Fp8d__V1__StatusReply *r = served_status(&S, 3);
     ck_assert_uint_eq(r->running, 1);
@@ -364,6 +375,7 @@ int main(void)
     tcase_add_checked_fixture(t, open_served, close_served);
     tcase_add_test(t, turn_question_is_answered_while_compute_runs);
     tcase_add_test(t, turn_ordered_question_waits_in_line);
+    tcase_add_test(t, turn_scope_does_not_begin_beside_a_change);
     tcase_add_test(t, turn_of_connections_is_round_robin);
     tcase_add_test(t, turn_of_computing_requests_is_one_at_a_time);
     tcase_add_test(t, turn_in_flight_cap_still_hears_cancel);
