@@ -78,14 +78,50 @@ static int check_gemm_out(const struct backend *b, const struct tensor *out, uin
     return rc ? rc : check_dim(out->cols, n, "gemm.out.cols (n)", f);
 }
 
-int backend_gemm(struct queue *q, const struct gemm *g, struct fault *f)
+/* Shape and format of an operand in the form that is multiplied. */
+static int check_operand(const struct backend *b, const struct qtensor *t, bool second,
+                         const char *field, struct qtensor_info *out, struct fault *f)
 {
-    int rc = check_qtensor(q->backend, g->a, "gemm.a", f);
-    if (!rc)
-        rc = check_qtensor(q->backend, g->b, "gemm.b", f);
+    int rc = check_qtensor(b, t, field, f);
     if (rc)
         return rc;
-    struct qtensor_info a = qtensor_info(g->a), b = qtensor_info(g->b);
+    struct qtensor_info i = qtensor_info(t);
+    if (second && !i.transposed)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "%s_transposed is set, needed a tensor that was cast with a second form",
+                         field);
+    *out = i;
+    if (second) {
+        out->rows = i.cols;
+        out->cols = i.rows;
+    }
+    return 0;
+}
+
+static int check_accumulate(const struct gemm *g, struct fault *f)
+{
+    if (!g->accumulate)
+        return 0;
+    if (g->bias)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "gemm.bias is set together with gemm.accumulate, needed one of them");
+    return g->out.dtype == DTYPE_F32
+               ? 0
+               : fault_set(f, FP8D_EINVALID_ARGUMENT,
+                           "gemm.out.dtype is %s, needed F32 to accumulate into",
+                           dtype_name(g->out.dtype));
+}
+
+int backend_gemm(struct queue *q, const struct gemm *g, struct fault *f)
+{
+    struct qtensor_info a, b;
+    int rc = check_operand(q->backend, g->a, g->a_transposed, "gemm.a", &a, f);
+    if (!rc)
+        rc = check_operand(q->backend, g->b, g->b_transposed, "gemm.b", &b, f);
+    if (rc)
+        return rc;
+    if (!a.cols) /* of a second form: a cast of no rows */
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "gemm.a.rows (k) is 0, needed at least 1");
     if (a.fmt == DTYPE_F8_E5M2 && b.fmt == DTYPE_F8_E5M2)
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "gemm.a and gemm.b are both F8_E5M2, needed at most one");
@@ -94,6 +130,8 @@ int backend_gemm(struct queue *q, const struct gemm *g, struct fault *f)
         rc = check_gemm_out(q->backend, &g->out, a.rows, b.rows, f);
     if (!rc)
         rc = check_bias(q->backend, g->bias, b.rows, f);
+    if (!rc)
+        rc = check_accumulate(g, f);
     return rc ? rc : q->backend->ops->gemm(q, g, f);
 }
 

@@ -27,13 +27,21 @@
 
 /* --- operations --- */
 
-/* out[m,n] = a[m,k] * b[n,k]^T, in float32, times the two factors, plus bias, rounded once. */
+/* out[m,n] = a[m,k] * b[n,k]^T, in float32, times the two factors, plus bias, rounded once.
+ *
+ * With x [tokens, in], w [out, in] and dy [tokens, out]:
+ *   fprop  y  = x w^T     a = x,  b = w
+ *   dgrad  dx = dy w      a = dy, b = w, b_transposed
+ *   wgrad  dw = dy^T x    a = dy, a_transposed, b = x, b_transposed; often with accumulate */
 struct gemm {
-    const struct qtensor *a;    /* [m, k] */
-    const struct qtensor *b;    /* [n, k]; not both E5M2 */
-    const struct tensor *bias;  /* NULL, or [1, n] of F32, BF16 or F16 */
-    struct tensor out;          /* [m, n] of F32, BF16 or F16 */
-    bool precise;               /* no fast accumulation; the CPU backend is always precise */
+    const struct qtensor *a;   /* [m, k]; with a_transposed [k, m] */
+    const struct qtensor *b;   /* [n, k]; with b_transposed [k, n]; not both E5M2 */
+    const struct tensor *bias; /* NULL, or [1, n] of F32, BF16 or F16 */
+    struct tensor out;         /* [m, n] of F32, BF16 or F16 */
+    bool precise;              /* no fast accumulation; the CPU backend is always precise */
+    bool a_transposed;         /* multiply the second form of a, which must have one */
+    bool b_transposed;
+    bool accumulate; /* F32 output without bias alone: the product is added to out */
 };
 
 /* The same with operands of F32, BF16 or F16 (each its own), accumulated in float32. */
@@ -47,10 +55,10 @@ struct gemm_high {
 /* Scale update of one site at the end of a scope: collect, then apply (scaler.h). With `replace`
  * the site becomes that instead, and slot, fmt, algo, margin and frozen are not looked at. */
 struct apply_site {
-    struct scaler *site;           /* backend memory */
-    const struct scaler *replace;  /* inside a BUFFER_HOST buffer, same length; NULL: apply */
-    const struct amax_slot *slot;  /* inside a BUFFER_HOST buffer, e.g. a report's; may be NULL */
-    struct scaler *mirror;         /* inside a BUFFER_HOST buffer: gets the result; may be NULL */
+    struct scaler *site;          /* backend memory */
+    const struct scaler *replace; /* inside a BUFFER_HOST buffer, same length; NULL: apply */
+    const struct amax_slot *slot; /* inside a BUFFER_HOST buffer, e.g. a report's; may be NULL */
+    struct scaler *mirror;        /* inside a BUFFER_HOST buffer: gets the result; may be NULL */
     enum dtype fmt;
 };
 
@@ -63,12 +71,12 @@ struct apply {
 };
 
 struct backend_info {
-    const char *name;     /* "cpu", "cuda" */
-    char device[128];     /* e.g. "x86-64-v4, 2 threads" */
+    const char *name;      /* "cpu", "cuda" */
+    char device[128];      /* e.g. "x86-64-v4, 2 threads" */
     uint64_t memory_total; /* bytes; 0: no limit of its own */
     uint64_t memory_used;
-    bool unified;         /* BUFFER_DEVICE memory is host memory: no copies are needed */
-    bool lost;            /* the device failed for good; lost_why says how */
+    bool unified; /* BUFFER_DEVICE memory is host memory: no copies are needed */
+    bool lost;    /* the device failed for good; lost_why says how */
     char lost_why[256];
 };
 
@@ -102,7 +110,7 @@ struct backend_ops {
     void (*free)(struct backend *b, struct buffer *buf);
     uint64_t (*alloc_size)(struct backend *b, enum buffer_kind kind, uint64_t bytes);
     int (*queue_open)(struct backend *b, const char *name, struct queue **out, struct fault *f);
-    void (*queue_close)(struct queue *q); /* waits for what is enqueued */
+    void (*queue_close)(struct queue *q);                     /* waits for what is enqueued */
     void (*notify)(struct queue *q, struct queue_note *note); /* cannot fail */
     int (*copy)(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
                 uint64_t src_off, uint64_t bytes, struct fault *f);
@@ -115,6 +123,9 @@ struct backend_ops {
                           struct fault *f);
     int (*dequantize)(struct queue *q, const struct qtensor *t, const struct tensor *out,
                       struct fault *f);
+    /* out is [t->cols, t->rows] of t's format: its codes and its factor. */
+    int (*transpose)(struct queue *q, const struct qtensor *t, struct qtensor *out,
+                     struct fault *f);
     int (*measure)(struct queue *q, const struct tensor *t, struct cast_report *report,
                    struct fault *f);
     int (*gemm)(struct queue *q, const struct gemm *g, struct fault *f);

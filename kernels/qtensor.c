@@ -23,6 +23,12 @@ uint64_t qtensor_room(uint64_t rows, uint64_t cols)
     return layout(rows, cols, &at, &bytes) ? bytes : UINT64_MAX;
 }
 
+static int too_large(uint64_t rows, uint64_t cols, const char *what, struct fault *f)
+{
+    return fault_set(f, FP8D_EINVALID_ARGUMENT, "%s is [%llu, %llu], needed fewer than 2^64 bytes",
+                     what, (unsigned long long)rows, (unsigned long long)cols);
+}
+
 /* A description without memory. */
 static int describe(enum dtype fmt, uint64_t rows, uint64_t cols, const char *what,
                     struct qtensor **out, struct fault *f)
@@ -30,9 +36,7 @@ static int describe(enum dtype fmt, uint64_t rows, uint64_t cols, const char *wh
     uint64_t at;
     uint64_t bytes;
     if (!layout(rows, cols, &at, &bytes))
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "%s is [%llu, %llu], needed fewer than 2^64 bytes", what,
-                         (unsigned long long)rows, (unsigned long long)cols);
+        return too_large(rows, cols, what, f);
     struct qtensor *t = mem_zalloc(sizeof *t);
     if (!t)
         return fault_set(f, FP8D_ERESOURCE_EXHAUSTED, "%s: no memory for its description", what);
@@ -47,14 +51,29 @@ static int describe(enum dtype fmt, uint64_t rows, uint64_t cols, const char *wh
     return 0;
 }
 
-int qtensor_alloc(struct backend *b, struct ledger *l, enum dtype fmt, uint64_t rows, uint64_t cols,
-                  const char *what, struct qtensor **out, struct fault *f)
+/* The second form behind the first; `bytes` is what both take. */
+static bool add_second(struct qtensor *t, uint64_t *bytes)
+{
+    uint64_t second;
+    return ck_round_up(t->rows, QTENSOR_PITCH, &t->second_pitch) &&
+           ck_round_up(*bytes, 256, &t->second_offset) &&
+           ck_mul(t->second_pitch, t->cols, &second) && ck_add(t->second_offset, second, bytes);
+}
+
+/* A tensor with its allocation, codes and factor not yet written: only to be filled by the backend
+ * operation that is enqueued next. */
+static int qtensor_alloc(struct backend *b, struct ledger *l, enum dtype fmt, uint64_t rows,
+                         uint64_t cols, bool second, const char *what, struct qtensor **out,
+                         struct fault *f)
 {
     struct qtensor *t;
     int rc = describe(fmt, rows, cols, what, &t, f);
     if (rc)
         return rc;
-    rc = buffer_new(b, l, BUFFER_DEVICE, qtensor_room(rows, cols), what, &t->mem, f);
+    uint64_t bytes = qtensor_room(rows, cols);
+    rc = !second || add_second(t, &bytes) ? 0 : too_large(rows, cols, what, f);
+    if (!rc)
+        rc = buffer_new(b, l, BUFFER_DEVICE, bytes, what, &t->mem, f);
     if (rc) {
         mem_free(t);
         return rc;
@@ -85,7 +104,8 @@ int qtensor_cast(struct queue *q, struct ledger *l, const struct cast *c, const 
     struct qtensor *t = NULL;
     int rc = check_cast(q->backend, c, f);
     if (!rc)
-        rc = qtensor_alloc(q->backend, l, c->fmt, c->src.rows, c->src.cols, what, &t, f);
+        rc = qtensor_alloc(q->backend, l, c->fmt, c->src.rows, c->src.cols, c->transposed, what, &t,
+                           f);
     if (!rc)
         rc = q->backend->ops->cast(q, c, t, f);
     if (rc) {
@@ -124,7 +144,7 @@ int qtensor_adopt(struct queue *q, struct ledger *l, enum dtype fmt, uint64_t ro
     struct qtensor *t = NULL;
     int rc = check_adopt(q->backend, fmt, rows, cols, bytes, offset, scale_inv, f);
     if (!rc)
-        rc = qtensor_alloc(q->backend, l, fmt, rows, cols, what, &t, f);
+        rc = qtensor_alloc(q->backend, l, fmt, rows, cols, false, what, &t, f);
     if (!rc)
         rc = q->backend->ops->adopt(q, bytes, offset, scale_inv, t, f);
     if (rc) {
@@ -180,6 +200,25 @@ int qtensor_export(struct queue *q, struct qtensor *t, qtensor_export_cb cb, voi
     return rc ? rc : q->backend->ops->export_qtensor(q, t, cb, arg, f);
 }
 
+int qtensor_transpose(struct queue *q, struct ledger *l, const struct qtensor *t, const char *what,
+                      struct qtensor **out, struct fault *f)
+{
+    struct qtensor *made = NULL;
+    int rc = check_qtensor(q->backend, t, "transpose.tensor", f);
+    if (!rc && !t->rows) /* a tensor without columns does not exist */
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT, "transpose.tensor.rows is 0, needed at least 1");
+    if (!rc)
+        rc = qtensor_alloc(q->backend, l, t->fmt, t->cols, t->rows, false, what, &made, f);
+    if (!rc)
+        rc = q->backend->ops->transpose(q, t, made, f);
+    if (rc) {
+        qtensor_unref(made);
+        return rc;
+    }
+    *out = made;
+    return 0;
+}
+
 int qtensor_dequantize(struct queue *q, const struct qtensor *t, const struct tensor *out,
                        struct fault *f)
 {
@@ -199,7 +238,8 @@ struct qtensor_info qtensor_info(const struct qtensor *t)
                                  .granularity = t->granularity,
                                  .rows = t->rows,
                                  .cols = t->cols,
-                                 .bytes = t->mem->charged};
+                                 .bytes = t->mem->charged,
+                                 .transposed = t->second_offset != 0};
 }
 
 struct qtensor *qtensor_ref(struct qtensor *t)

@@ -5,6 +5,11 @@
  * it, takes it apart, or gives a pointer to its bytes. Payload and factors share one allocation; a
  * GEMM reads the factor from the tensor that it multiplies.
  *
+ * A tensor has one form or two: the codes as they are, [rows, cols], and, where the cast was asked
+ * for it, their exact transpose under the same factor, made in the same pass. FP8 GEMMs multiply
+ * rows by rows alone, so a gradient needs the second form of what it multiplies along the other way
+ * (docs/numerics.md 5). Rows of the second form are padded with code 0 to a multiple of 16 bytes.
+ *
  * Objects are counted; functions are called by one thread at a time per queue. Operations are
  * enqueued: the caller keeps every operand referenced until a notify enqueued later has fired.
  */
@@ -35,13 +40,15 @@ struct cast {
     int margin;
     const struct scaler *site;  /* backend memory; unused with CAST_TENSOR */
     struct cast_report *report; /* inside a BUFFER_HOST buffer (its `data` address); not NULL */
+    bool transposed;            /* make the second form too */
 };
 
 struct qtensor_info {
     enum dtype fmt;
     enum granularity granularity;
     uint64_t rows, cols;
-    uint64_t bytes; /* really taken, factors included */
+    uint64_t bytes;  /* really taken, factors included */
+    bool transposed; /* there is a second form */
 };
 
 /* Cast src to a new tensor: reads the site's scale once, casts and counts (docs/numerics.md 1). */
@@ -62,12 +69,19 @@ int qtensor_adopt_buffer(struct queue *q, enum dtype fmt, uint64_t rows, uint64_
                          struct buffer *codes, float scale_inv, struct qtensor **out,
                          struct fault *f);
 
+/* A new tensor [cols, rows] of the same codes and factor: what a second form would hold, for a
+ * tensor that has none. Exact: nothing is cast anew. */
+int qtensor_transpose(struct queue *q, struct ledger *l, const struct qtensor *t, const char *what,
+                      struct qtensor **out, struct fault *f);
+
 /* Bytes and factors together, valid during the callback, on a backend thread. */
 struct qtensor_view {
     struct qtensor_info info;
-    const uint8_t *codes;   /* rows * cols, row-major */
-    const float *scale_inv; /* factors */
-    uint64_t factors;       /* 1 per tensor granularity */
+    const uint8_t *codes;      /* rows * cols, row-major */
+    const float *scale_inv;    /* factors */
+    uint64_t factors;          /* 1 per tensor granularity */
+    const uint8_t *transposed; /* cols rows of `pitch` bytes, 0 behind the first `rows`; or NULL */
+    uint64_t pitch;
 };
 typedef void (*qtensor_export_cb)(void *arg, const struct qtensor_view *view);
 

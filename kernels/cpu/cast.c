@@ -1,5 +1,6 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/queue.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/qtensor_impl.h"
 
 /* One cast or measurement: src in chunks over the pool, counts merged by max and sum afterwards. */
@@ -75,6 +76,11 @@ static void cast_execute(struct cpu_queue *q, void *args)
     memcpy((char *)r->out->mem->data + r->out->factor_offset, &report.scale_inv,
            sizeof report.scale_inv);
     report.slot = run_chunks(r, cast_chunk);
+    if (r->out->second_offset) {
+        uint8_t *codes = r->out->mem->data;
+        cpu_transpose_codes(q, codes, r->out->rows, r->out->cols, codes + r->out->second_offset,
+                            r->out->second_pitch);
+    }
 #ifdef FP8D_MUTANT_AMAX_PADDING
     uint64_t size = dtype_bits(r->cast.src.dtype) / 8, padded = (r->cast.src.rows + 15) / 16 * 16;
     uint64_t most = (r->cast.src.buf->bytes - r->cast.src.offset) / size;
@@ -141,10 +147,15 @@ static void export_execute(struct cpu_queue *q, void *args)
     const struct qtensor *t = r->tensor;
     const char *data = t->mem->data;
     (void)q;
-    r->cb(r->arg, &(struct qtensor_view){.info = qtensor_info(t),
-                                         .codes = (const uint8_t *)data,
-                                         .scale_inv = (const float *)(data + t->factor_offset),
-                                         .factors = t->factors});
+    r->cb(r->arg, &(struct qtensor_view){
+                      .info = qtensor_info(t),
+                      .codes = (const uint8_t *)data,
+                      .scale_inv = (const float *)(data + t->factor_offset),
+                      .factors = t->factors,
+                      .transposed =
+                          t->second_offset ? (const uint8_t *)data + t->second_offset : NULL,
+                      .pitch = t->second_pitch,
+                  });
 }
 
 int cpu_export(struct queue *q, struct qtensor *t, qtensor_export_cb cb, void *arg, struct fault *f)

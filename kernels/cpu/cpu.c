@@ -99,6 +99,7 @@ static const struct backend_ops cpu_ops = {
     .adopt = cpu_adopt,
     .export_qtensor = cpu_export,
     .dequantize = cpu_dequantize,
+    .transpose = cpu_transpose,
     .measure = cpu_measure,
     .gemm = cpu_gemm,
     .gemm_high = cpu_gemm_high,

@@ -60,11 +60,14 @@ static void job_ends(struct gemm_job *j, const struct tensor *bias, const struct
 int cpu_gemm(struct queue *q, const struct gemm *g, struct fault *f)
 {
     struct gemm_run r = {.a = g->a, .b = g->b};
-    r.job.a = (struct gemm_operand){g->a->mem->data, g->a->fmt};
-    r.job.b = (struct gemm_operand){g->b->mem->data, g->b->fmt};
-    r.job.m = g->a->rows;
-    r.job.n = g->b->rows;
-    r.job.k = g->a->cols;
+    struct qtensor_form a = qtensor_form(g->a, g->a_transposed);
+    struct qtensor_form b = qtensor_form(g->b, g->b_transposed);
+    r.job.a = (struct gemm_operand){a.codes, g->a->fmt, a.pitch};
+    r.job.b = (struct gemm_operand){b.codes, g->b->fmt, b.pitch};
+    r.job.m = a.rows;
+    r.job.n = b.rows;
+    r.job.k = a.cols;
+    r.job.accumulate = g->accumulate;
     job_ends(&r.job, g->bias, &g->out);
     return cpu_queue_post((struct cpu_queue *)q, gemm_execute, &r, sizeof r, NULL, 0, f);
 }
@@ -72,8 +75,8 @@ int cpu_gemm(struct queue *q, const struct gemm *g, struct fault *f)
 int cpu_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *f)
 {
     struct gemm_run r = {.job = {.factor_a = 1.0f, .factor_b = 1.0f}};
-    r.job.a = (struct gemm_operand){tensor_data(&g->a), g->a.dtype};
-    r.job.b = (struct gemm_operand){tensor_data(&g->b), g->b.dtype};
+    r.job.a = (struct gemm_operand){tensor_data(&g->a), g->a.dtype, g->a.cols};
+    r.job.b = (struct gemm_operand){tensor_data(&g->b), g->b.dtype, g->b.cols};
     r.job.m = g->a.rows;
     r.job.n = g->b.rows;
     r.job.k = g->a.cols;

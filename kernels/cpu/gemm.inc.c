@@ -70,7 +70,6 @@ static void pack_row(float *dst, unsigned stride, const char *src, enum dtype t,
 struct slab {
     const struct gemm_operand *from;
     uint64_t row0, k0;
-    uint64_t k; /* width of a row */
     unsigned rows, len;
 };
 
@@ -79,11 +78,11 @@ static void pack_slab(float *dst, const struct slab *s, unsigned high)
 {
     unsigned size = element_size(s->from->dtype);
     unsigned steps = (s->len + 15) / 16;
-    const char *src = (const char *)s->from->data + (s->row0 * s->k + s->k0) * size;
+    const char *src = (const char *)s->from->data + (s->row0 * s->from->pitch + s->k0) * size;
     for (unsigned row = 0; row < s->rows; row++) {
         float *panel = dst + (size_t)(row / high) * high * steps * 16;
-        pack_row(panel + row % high * 16, high * 16, src + row * s->k * size, s->from->dtype,
-                 s->len);
+        pack_row(panel + row % high * 16, high * 16, src + row * s->from->pitch * size,
+                 s->from->dtype, s->len);
     }
 }
 
@@ -157,7 +156,7 @@ struct tile {
     const struct gemm_job *job;
     uint64_t row0, col0;
     unsigned rows, cols;
-    float bias[CPU_TILE_N + 16];
+    float bias[CPU_TILE_N + 16]; /* or what is accumulated into, of the row that ends */
 };
 
 VEC_INLINE void finish_row_of(const struct tile *t, const float *sums, char *out, enum dtype type)
@@ -168,7 +167,7 @@ VEC_INLINE void finish_row_of(const struct tile *t, const float *sums, char *out
     for (unsigned i = 0; i < t->cols; i += VEC_LANES) {
         vec_f y = vec_load_f32(sums + i);
         y = normal ? y * both : y * j->factor_a * j->factor_b;
-        if (j->bias)
+        if (j->bias || j->accumulate)
             y += vec_load_f32(t->bias + i);
         if (i + VEC_LANES <= t->cols) {
             vec_store(out, type, i, y);
@@ -181,11 +180,13 @@ VEC_INLINE void finish_row_of(const struct tile *t, const float *sums, char *out
     }
 }
 
-static void finish_row(const struct tile *t, const float *sums, unsigned row)
+static void finish_row(struct tile *t, const float *sums, unsigned row)
 {
     const struct gemm_job *j = t->job;
     uint64_t at = (t->row0 + row) * j->n + t->col0;
     char *out = (char *)j->out + at * element_size(j->out_dtype);
+    if (j->accumulate)
+        memcpy(t->bias, out, t->cols * sizeof(float));
     if (j->out_dtype == DTYPE_F32)
         finish_row_of(t, sums, out, DTYPE_F32);
     else if (j->out_dtype == DTYPE_BF16)
@@ -229,8 +230,8 @@ static void multiply_slab(const struct tile *t, uint64_t k0, struct gemm_scratch
     unsigned len = j->k - k0 < CPU_BLOCK_K ? (unsigned)(j->k - k0) : CPU_BLOCK_K;
     unsigned steps = blocks(len, 16);
     unsigned high = blocks(t->rows, BLOCK_M), wide = blocks(t->cols, BLOCK_N);
-    pack_slab(s->a, &(struct slab){&j->a, t->row0, k0, j->k, t->rows, len}, BLOCK_M);
-    pack_slab(s->b, &(struct slab){&j->b, t->col0, k0, j->k, t->cols, len}, BLOCK_N);
+    pack_slab(s->a, &(struct slab){&j->a, t->row0, k0, t->rows, len}, BLOCK_M);
+    pack_slab(s->b, &(struct slab){&j->b, t->col0, k0, t->cols, len}, BLOCK_N);
     float *lanes = s->lanes;
     for (unsigned c = 0; c < wide; c++)
         for (unsigned r = 0; r < high; r++, lanes += BLOCK_M * BLOCK_N * 16) {

@@ -29,8 +29,9 @@ struct gemm_scratch {
 };
 
 struct gemm_operand {
-    const void *data; /* row-major, k wide */
+    const void *data; /* row-major */
     enum dtype dtype; /* FP8, F32, BF16 or F16 */
+    uint64_t pitch;   /* elements from row to row, at least k */
 };
 
 /* out[m, n] = epilogue(a[m, k] * b[n, k]^T), docs/numerics.md 5. */
@@ -42,6 +43,7 @@ struct gemm_job {
     enum dtype bias_dtype;
     void *out;
     enum dtype out_dtype;
+    bool accumulate; /* F32 without bias: each product, factors applied and rounded, is added */
 };
 
 static inline uint64_t gemm_tiles_m(const struct gemm_job *j)

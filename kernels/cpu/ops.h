@@ -15,6 +15,9 @@ int cpu_export(struct queue *q, struct qtensor *t, qtensor_export_cb cb, void *a
 int cpu_dequantize(struct queue *q, const struct qtensor *t, const struct tensor *out,
                    struct fault *f);
 
+/* transpose.c */
+int cpu_transpose(struct queue *q, const struct qtensor *t, struct qtensor *out, struct fault *f);
+
 /* gemm.c */
 int cpu_gemm(struct queue *q, const struct gemm *g, struct fault *f);
 int cpu_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *f);

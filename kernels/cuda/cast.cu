@@ -1,7 +1,7 @@
-/* The cast: codes, factor, amax and counts in one pass; where the scale may come from the tensor
+/* The cast: codes, factor, amax and counts in one pass (with a second form: cast_forms.cu); where the scale may come from the tensor
  * itself, a launch for its amax first, which ends at once if the site turns out to be set. Rules:
  * docs/numerics.md 1, 3, 4. */
-#include "kernels/cuda/packet.cuh"
+#include "kernels/cuda/cast.cuh"
 
 /* Measured on an H200: two packets a thread and six blocks an SM beat 4 and 4, 8 and 3, 1 and 6. */
 #define BLOCKS_PER_SM 6
@@ -54,27 +54,6 @@ __device__ static void cast_all(const struct cast_launch &a, float scale, seen *
         one_cast<T, FMT>(a.src, i, scale, a.codes, s);
 }
 
-/* The last block: report and factor, and sums that are zero for the next launch. */
-__device__ static void conclude(const struct cast_launch &a, float scale, float scale_inv,
-                                bool from_tensor)
-{
-    struct cast_report r = {};
-    volatile struct cast_sums *sums = a.sums;
-    r.slot = sums_slot(sums, sums->amax);
-    r.scale = scale;
-    r.scale_inv = scale_inv;
-    r.from_tensor = from_tensor;
-    *a.report = r;
-    *a.factor = scale_inv;
-    *a.sums = cast_sums{};
-}
-
-/* Nothing on this stream moves the site while a kernel of the cast runs. */
-__device__ static inline bool takes_tensors_scale(const struct cast_launch &a)
-{
-    return !a.site || (a.unless_set && !a.site->set);
-}
-
 /* The amax into sums->first. */
 template <enum dtype T>
 __global__ void __launch_bounds__(BLOCK) first_kernel(const struct cast_launch a)
@@ -92,21 +71,12 @@ template <enum dtype T, enum dtype FMT>
 __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM) cast_kernel(const struct cast_launch a)
 {
     wait_for_stream();
-    /* The snapshot. */
-    bool from_tensor = takes_tensors_scale(a);
-    float scale, scale_inv;
-    if (from_tensor) {
-        scale = recipe_scale(fp8_bits_float(a.sums->first), FMT, a.margin);
-        scale_inv = recipe_scale_inv(scale);
-    } else {
-        scale = a.site->scale;
-        scale_inv = a.site->scale_inv;
-    }
+    const snapshot shot(a, FMT);
     seen s = {};
-    cast_all<T, FMT>(a, scale, &s);
+    cast_all<T, FMT>(a, shot.scale, &s);
     seen_add(&s, a.sums, &a.sums->amax);
     if (is_last_block(a.sums))
-        conclude(a, scale, scale_inv, from_tensor);
+        conclude(a, shot);
 }
 
 template <enum dtype T, enum dtype FMT>
@@ -116,7 +86,10 @@ static cudaError_t launch(const struct cast_launch *a, cudaStream_t stream)
     cudaError_t e = cudaSuccess;
     if (!a->site || a->unless_set)
         e = launch_early(first_kernel<T>, grid, BLOCK, stream, *a);
-    return e ? e : launch_early(cast_kernel<T, FMT>, grid, BLOCK, stream, *a);
+    if (e)
+        return e;
+    return a->second ? launch_cast_forms(a, stream)
+                     : launch_early(cast_kernel<T, FMT>, grid, BLOCK, stream, *a);
 }
 
 template <enum dtype T> static cudaError_t launch_to(const struct cast_launch *a, cudaStream_t s)

@@ -38,6 +38,10 @@ int cuda_cast(struct queue *base, const struct cast *c, struct qtensor *out, str
         .report = c->report,
         .sums = queue_sums(q),
         .sms = q->cuda->sms,
+        .second = out->second_offset ? codes_of(out) + out->second_offset : NULL,
+        .rows = out->rows,
+        .cols = out->cols,
+        .pitch = out->second_pitch,
     };
 #ifdef FP8D_MUTANT_SITE_SCALE
     out->site = c->mode == CAST_TENSOR ? NULL : c->site;
@@ -84,6 +88,26 @@ int cuda_adopt(struct queue *base, const struct buffer *bytes, uint64_t offset, 
                            "storing a factor");
 }
 
+int cuda_transpose(struct queue *base, const struct qtensor *t, struct qtensor *out,
+                   struct fault *f)
+{
+    struct cuda_queue *q = (struct cuda_queue *)base;
+    struct transpose_launch a = {
+        .from = codes_of(t),
+        .factor = factor_of(t),
+        .to = codes_of(out),
+        .factor_to = factor_of(out),
+        .rows = t->rows,
+        .cols = t->cols,
+        .sms = q->cuda->sms,
+    };
+    int rc = cuda_begin(q, f);
+    return rc ? rc
+              : cuda_check(q->cuda, launch_transpose(&a, q->stream), f,
+                           "transposing [%llu, %llu] %s", (unsigned long long)t->rows,
+                           (unsigned long long)t->cols, dtype_name(t->fmt));
+}
+
 /* --- export: through pinned memory, to the completion thread --- */
 
 struct export_run {
@@ -91,6 +115,7 @@ struct export_run {
     uint64_t factor_at;
     struct qtensor_info info;
     uint64_t factors;
+    uint64_t second_at, pitch; /* as in the tensor; 0: no second form */
     qtensor_export_cb cb;
     void *arg;
 };
@@ -107,6 +132,8 @@ static void export_done(struct cuda_queue *q, void *arg, int status)
                       .codes = (const uint8_t *)data,
                       .scale_inv = (const float *)(const void *)(data + r->factor_at),
                       .factors = r->factors,
+                      .transposed = r->second_at ? (const uint8_t *)data + r->second_at : NULL,
+                      .pitch = r->pitch,
                   });
     heap_give(&q->cuda->host_heap, r->block);
     mem_free(r);
@@ -115,7 +142,8 @@ static void export_done(struct cuda_queue *q, void *arg, int status)
 static int export_copy(struct cuda_queue *q, const struct qtensor *t, struct export_run *r,
                        struct fault *f)
 {
-    uint64_t bytes = t->factor_offset + t->factors * sizeof(float);
+    uint64_t bytes = t->second_offset ? t->second_offset + t->cols * t->second_pitch
+                                      : t->factor_offset + t->factors * sizeof(float);
     r->block = cuda_take_host(q->cuda, bytes, "the export of an FP8 tensor", f);
     if (!r->block)
         return f->code;
@@ -147,8 +175,11 @@ int cuda_export(struct queue *base, struct qtensor *t, qtensor_export_cb cb, voi
                                       .granularity = t->granularity,
                                       .rows = t->rows,
                                       .cols = t->cols,
-                                      .bytes = t->mem->charged},
+                                      .bytes = t->mem->charged,
+                                      .transposed = t->second_offset != 0},
                              .factors = t->factors,
+                             .second_at = t->second_offset,
+                             .pitch = t->second_pitch,
                              .cb = cb,
                              .arg = arg};
     rc = export_copy(q, t, r, f);

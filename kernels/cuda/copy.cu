@@ -43,20 +43,20 @@ extern "C" cudaError_t launch_store_float(float *dst, float value, cudaStream_t 
 
 __global__ void __launch_bounds__(BLOCK)
     pad_kernel(uint8_t *dst, uint64_t rows_to, uint64_t cols_to, const uint8_t *src, uint64_t rows,
-               uint64_t cols)
+               uint64_t cols, uint64_t pitch)
 {
     for (uint64_t i = grid_first(); i < rows_to * cols_to; i += grid_step()) {
         uint64_t row = i / cols_to, col = i % cols_to;
-        dst[i] = row < rows && col < cols ? src[row * cols + col] : 0;
+        dst[i] = row < rows && col < cols ? src[row * pitch + col] : 0;
     }
 }
 
 extern "C" cudaError_t launch_pad(uint8_t *dst, uint64_t rows_to, uint64_t cols_to,
-                                  const uint8_t *src, uint64_t rows, uint64_t cols,
+                                  const uint8_t *src, uint64_t rows, uint64_t cols, uint64_t pitch,
                                   cudaStream_t stream)
 {
     pad_kernel<<<blocks_for(rows_to * cols_to, MOST_BLOCKS * 8), BLOCK, 0, stream>>>(
-        dst, rows_to, cols_to, src, rows, cols);
+        dst, rows_to, cols_to, src, rows, cols, pitch);
     return cudaGetLastError();
 }
 

@@ -93,6 +93,7 @@ static const struct backend_ops cuda_ops = {
     .adopt = cuda_adopt,
     .export_qtensor = cuda_export,
     .dequantize = cuda_dequantize,
+    .transpose = cuda_transpose,
     .measure = cuda_measure,
     .gemm = cuda_gemm,
     .gemm_high = cuda_gemm_high,

@@ -13,6 +13,8 @@ __global__ void __launch_bounds__(BLOCK) finish_kernel(const struct finish_launc
         y = normal ? y * both : y * fa * fb;
         if (a.bias)
             y += round_to(load_as(a.bias, a.bias_dtype, col), a.dtype);
+        if (a.accumulate)
+            y += load_as(a.out, a.dtype, i);
         store_as(a.out, a.dtype, i, y);
     }
 }

@@ -1,8 +1,11 @@
 /* The FP8 GEMM. Which way it goes is a pure function of the description (route_of):
- *   direct  cuBLASLt writes the output, with both factors and the bias in its epilogue;
+ *   direct  cuBLASLt writes the output, with both factors and the bias in its epilogue, or adds to
+ *           what is there;
  *   add     the same without bias, which a pass of ours adds (float32 output, bias not bf16);
  *   finish  operands padded to multiples of 16, float32 accumulators in scratch, and a pass of ours
- *           for factors, bias and rounding. */
+ *           for factors, bias or addition, and rounding.
+ * Rows of a second form are padded with zeros already, so that a gradient over any number of tokens
+ * goes the direct way: the zeros are multiplied along. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/qtensor_impl.h"
@@ -12,21 +15,29 @@
 
 enum route { ROUTE_DIRECT, ROUTE_ADD, ROUTE_FINISH };
 
-static enum route route_of(const struct gemm *g)
-{
-    uint64_t n = g->b->rows, k = g->a->cols;
-    if (n % 16 || k % 16)
-        return ROUTE_FINISH;
-    /* A float32 output takes a bf16 bias alone (facts 1.1). */
-    if (g->bias && g->out.dtype == DTYPE_F32 && g->bias->dtype != DTYPE_BF16)
-        return ROUTE_ADD;
-    return ROUTE_DIRECT;
-}
-
 /* cuBLASLt may write there: device memory at a multiple of 16. */
 static bool is_plain(const struct tensor *t)
 {
     return t->buf->kind == BUFFER_DEVICE && (uintptr_t)tensor_data(t) % 16 == 0;
+}
+
+/* k as it is multiplied: its rows are that long, zeros included. */
+static bool is_padded(const struct qtensor_form *form)
+{
+    return form->pitch % 16 == 0 && form->pitch >= UP16(form->cols);
+}
+
+static enum route route_of(const struct gemm *g, const struct qtensor_form *a,
+                           const struct qtensor_form *b)
+{
+    if (b->rows % 16 || !is_padded(a) || !is_padded(b))
+        return ROUTE_FINISH;
+    if (g->accumulate)
+        return is_plain(&g->out) ? ROUTE_DIRECT : ROUTE_FINISH;
+    /* A float32 output takes a bf16 bias alone (facts 1.1). */
+    if (g->bias && g->out.dtype == DTYPE_F32 && g->bias->dtype != DTYPE_BF16)
+        return ROUTE_ADD;
+    return ROUTE_DIRECT;
 }
 
 static uint64_t tensor_size(const struct tensor *t)
@@ -47,22 +58,23 @@ static const float *factor_of(const struct qtensor *t)
 struct gemm_run {
     struct cuda_queue *q;
     const struct gemm *g;
+    struct qtensor_form a, b;
     uint64_t m, n, k;
     char *scratch;
     void *d;          /* where cuBLASLt writes */
     const void *bias; /* as the epilogue wants it, or NULL */
 };
 
-static int padded(struct gemm_run *r, const struct qtensor *t, uint64_t rows, uint64_t k16,
+static int padded(struct gemm_run *r, const struct qtensor_form *t, uint64_t rows, uint64_t k16,
                   void *room, const void **out, struct fault *f)
 {
-    *out = t->mem->data;
-    if (t->cols == k16 && t->rows == rows)
+    *out = t->codes;
+    if (t->pitch == k16 && t->rows == rows)
         return 0;
     *out = room;
     return cuda_check(
-        r->q->cuda, launch_pad(room, rows, k16, t->mem->data, t->rows, t->cols, r->q->stream), f,
-        "padding [%llu, %llu] FP8", (unsigned long long)t->rows, (unsigned long long)t->cols);
+        r->q->cuda, launch_pad(room, rows, k16, t->codes, t->rows, t->cols, t->pitch, r->q->stream),
+        f, "padding [%llu, %llu] FP8", (unsigned long long)t->rows, (unsigned long long)t->cols);
 }
 
 static int finish(struct gemm_run *r, const float *acc, uint64_t pitch, bool factors,
@@ -80,6 +92,7 @@ static int finish(struct gemm_run *r, const float *acc, uint64_t pitch, bool fac
         .factor_b = factors ? factor_of(g->b) : NULL,
         .bias = g->bias ? tensor_data(g->bias) : NULL,
         .bias_dtype = g->bias ? g->bias->dtype : DTYPE_NONE,
+        .accumulate = g->accumulate,
     };
     return cuda_check(r->q->cuda, launch_finish(&a, r->q->stream), f, "the end of a GEMM");
 }
@@ -106,9 +119,9 @@ static int run_finish(struct gemm_run *r, struct fault *f)
     c.key.a = (uint8_t)g->b->fmt;
     c.key.b = (uint8_t)g->a->fmt;
     c.key.fast = !g->precise;
-    rc = padded(r, g->b, n16, k16, r->scratch, &c.a, f);
+    rc = padded(r, &r->b, n16, k16, r->scratch, &c.a, f);
     if (!rc)
-        rc = padded(r, g->a, r->m, k16, r->scratch + size_a, &c.b, f);
+        rc = padded(r, &r->a, r->m, k16, r->scratch + size_a, &c.b, f);
     if (!rc)
         rc = plan_run(r->q, &c, f);
     return rc ? rc : finish(r, acc, n16, true, f);
@@ -133,9 +146,9 @@ static int run_blas(struct gemm_run *r, bool with_bias, struct fault *f)
 {
     const struct gemm *g = r->g;
     struct plan_call c = {
-        .key = {.m = r->n, .n = r->m, .k = r->k, .ldd = r->n},
-        .a = g->b->mem->data,
-        .b = g->a->mem->data,
+        .key = {.m = r->n, .n = r->m, .k = UP16(r->k), .ldd = r->n},
+        .a = r->b.codes,
+        .b = r->a.codes,
         .d = r->d,
         .bias = with_bias ? r->bias : NULL,
         .factor_a = factor_of(g->b),
@@ -145,6 +158,7 @@ static int run_blas(struct gemm_run *r, bool with_bias, struct fault *f)
     c.key.b = (uint8_t)g->a->fmt;
     c.key.d = (uint8_t)g->out.dtype;
     c.key.fast = !g->precise;
+    c.key.accumulate = g->accumulate;
     if (with_bias)
         c.key.bias = (uint8_t)(g->out.dtype == DTYPE_F32 ? DTYPE_BF16 : g->out.dtype);
     return plan_run(r->q, &c, f);
@@ -183,14 +197,16 @@ int cuda_gemm(struct queue *base, const struct gemm *g, struct fault *f)
     struct gemm_run r = {
         .q = (struct cuda_queue *)base,
         .g = g,
-        .m = g->a->rows,
-        .n = g->b->rows,
-        .k = g->a->cols,
+        .a = qtensor_form(g->a, g->a_transposed),
+        .b = qtensor_form(g->b, g->b_transposed),
     };
+    r.m = r.a.rows;
+    r.n = r.b.rows;
+    r.k = r.a.cols;
     int rc = cuda_begin(r.q, f);
     if (rc || !r.m)
         return rc;
-    switch (route_of(g)) {
+    switch (route_of(g, &r.a, &r.b)) {
     case ROUTE_FINISH:
         return run_finish(&r, f);
     case ROUTE_ADD:

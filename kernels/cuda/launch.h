@@ -38,8 +38,24 @@ struct cast_launch {
     struct cast_report *report;
     struct cast_sums *sums;
     unsigned sms;
+    uint8_t *second; /* the transposed codes, 16-byte aligned; NULL: one form */
+    uint64_t rows, cols, pitch; /* of the second form: pitch a multiple of 16, at least rows */
 };
 cudaError_t launch_cast(const struct cast_launch *a, cudaStream_t stream);
+/* cast_forms.cu: the cast itself where there is a second form; launch_cast calls it. */
+cudaError_t launch_cast_forms(const struct cast_launch *a, cudaStream_t stream);
+
+/* transpose.cu: to[c, r] = from[r, c], dense, at least one row and column; from and to 16-byte
+ * aligned. */
+struct transpose_launch {
+    const uint8_t *from;
+    const float *factor;
+    uint8_t *to;
+    float *factor_to;
+    uint64_t rows, cols;
+    unsigned sms;
+};
+cudaError_t launch_transpose(const struct transpose_launch *a, cudaStream_t stream);
 
 /* measure.cu: amax and nonfinite into report->slot, the rest of the report zero. */
 cudaError_t launch_measure(const struct cast_launch *a, cudaStream_t stream);
@@ -75,9 +91,9 @@ cudaError_t launch_compare(const void *a, enum dtype ta, const void *b, enum dty
 /* copy.cu */
 cudaError_t launch_copy(void *dst, const void *src, uint64_t bytes, cudaStream_t stream);
 cudaError_t launch_store_float(float *dst, float value, cudaStream_t stream);
-/* rows x cols bytes to the corner of rows_to x cols_to, zeros around. */
+/* rows x cols bytes, `pitch` from row to row, to the corner of rows_to x cols_to, zeros around. */
 cudaError_t launch_pad(uint8_t *dst, uint64_t rows_to, uint64_t cols_to, const uint8_t *src,
-                       uint64_t rows, uint64_t cols, cudaStream_t stream);
+                       uint64_t rows, uint64_t cols, uint64_t pitch, cudaStream_t stream);
 /* Elements of one dtype to another, each rounded once; NaN becomes the quiet NaN. */
 cudaError_t launch_convert(void *dst, enum dtype to, const void *src, enum dtype from,
                            uint64_t count, cudaStream_t stream);
@@ -95,6 +111,7 @@ struct finish_launch {
     const float *factor_a, *factor_b; /* both NULL: no factors */
     const void *bias;                 /* [cols] or NULL; rounded to a 16-bit dtype first */
     enum dtype bias_dtype;
+    bool accumulate; /* add to what `out` holds: float32, no bias */
 };
 cudaError_t launch_finish(const struct finish_launch *a, cudaStream_t stream);
 

@@ -15,6 +15,8 @@ int cuda_export(struct queue *q, struct qtensor *t, qtensor_export_cb cb, void *
 int cuda_dequantize(struct queue *q, const struct qtensor *t, const struct tensor *out,
                     struct fault *f);
 
+int cuda_transpose(struct queue *q, const struct qtensor *t, struct qtensor *out, struct fault *f);
+
 /* gemm.c, gemm_high.c */
 int cuda_gemm(struct queue *q, const struct gemm *g, struct fault *f);
 int cuda_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *f);

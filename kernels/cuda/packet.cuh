@@ -32,6 +32,11 @@ template <uint32_t LIMIT> struct packet16 {
         uint4 v = __ldg(static_cast<const uint4 *>(src) + i);
         w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
     }
+    /* Element i, of a packet that was zero there. */
+    __device__ void put(int i, const void *src, uint64_t from)
+    {
+        w[i / 2] |= static_cast<uint32_t>(static_cast<const uint16_t *>(src)[from]) << 16 * (i & 1);
+    }
     __device__ uint32_t bits(int i) const
     {
         return i & 1 ? w[i / 2] >> 16 : w[i / 2] & 0xffffu;
@@ -97,6 +102,10 @@ template <> struct packet<DTYPE_F32> {
         uint4 b = __ldg(static_cast<const uint4 *>(src) + 2 * i + 1);
         w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w;
         w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
+    }
+    __device__ void put(int i, const void *src, uint64_t from)
+    {
+        w[i] = static_cast<const uint32_t *>(src)[from];
     }
     __device__ uint32_t magnitude(int i) const
     {

@@ -97,7 +97,8 @@ static const char *text_of(const struct plan_key *k, char *out, size_t size)
     (void)snprintf(out, size, "GEMM m %llu, n %llu, k %llu, %s x %s to %s%s%s",
                    (unsigned long long)k->n, (unsigned long long)k->m, (unsigned long long)k->k,
                    dtype_name((enum dtype)k->b), dtype_name((enum dtype)k->a),
-                   dtype_name((enum dtype)k->d), k->bias ? ", bias" : "", k->fast ? ", fast" : "");
+                   dtype_name((enum dtype)k->d), k->bias ? ", bias" : "",
+                   k->fast ? ", fast" : k->accumulate ? ", accumulating" : "");
     return out;
 }
 
@@ -148,8 +149,9 @@ static cublasStatus_t describe_op(struct plan *p)
     return e;
 }
 
-/* Column-major always: ORDER_ROW gave wrong results with mixed FP8 (ninth and tenth fault). C has
- * D's layout and is never read (beta 0): no scale of C and no ldc 0 (first, third and sixth). */
+/* Column-major always: ORDER_ROW gave wrong results with mixed FP8 (ninth and tenth fault). C is
+ * D, in its layout, and read only to accumulate: no scale of C, so that none is 0 where beta is not
+ * (first), no ldc 0 (third), and one descriptor for both (sixth). */
 static cublasStatus_t describe(struct plan *p)
 {
     const struct plan_key *k = &p->key;
@@ -185,10 +187,11 @@ static int launch(struct cuda_queue *q, struct plan *p, const struct plan_call *
                   const cublasLtMatmulAlgo_t *algo, size_t workspace, struct fault *f)
 {
     static const float one = 1.0f, zero = 0.0f;
+    const float *beta = p->key.accumulate ? &one : &zero;
     char text[128];
     cublasStatus_t e = point(p, c);
     if (!e)
-        e = cublasLtMatmul(q->cuda->blas, p->op, &one, c->a, p->a, c->b, p->b, &zero, c->d, p->d,
+        e = cublasLtMatmul(q->cuda->blas, p->op, &one, c->a, p->a, c->b, p->b, beta, c->d, p->d,
                            c->d, p->d, algo, block_address(q->workspace), workspace, q->stream);
     return e ? blas_check(q->cuda, e, f, "%s", text_of(&p->key, text, sizeof text)) : 0;
 }
@@ -266,6 +269,7 @@ static int choose(struct cuda_queue *q, struct plan *p, const struct plan_call *
         .count_b = p->key.n * p->key.k,
         .count_d = p->key.n * p->key.ldd,
         .count_bias = p->key.m,
+        .reads_d = p->key.accumulate,
     };
     if (!reproducible)
         best = tune_best(q, &s, found, count, try_candidate, &t);

@@ -16,8 +16,9 @@ struct plan_key {
     uint64_t ldd;
     uint8_t a, b, d, bias;                         /* enum dtype; bias DTYPE_NONE: no epilogue */
     uint8_t fast;                                  /* fast accumulation, FP8 alone */
+    uint8_t accumulate;                            /* beta is 1: D is added to */
     uint8_t align_a, align_b, align_d, align_bias; /* log2, at most 8 */
-    uint8_t pad[7];
+    uint8_t pad[6];
 };
 
 struct plan_call {

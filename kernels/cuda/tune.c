@@ -34,6 +34,8 @@ static int fill(struct tune *t, const struct tune_shape *s, struct fault *f)
         e = launch_fill(t->o.b, s->b, s->count_b, 2, stream);
     if (!e && s->bias)
         e = launch_fill(t->o.bias, s->bias, s->count_bias, 3, stream);
+    if (!e && s->reads_d)
+        e = launch_fill(t->o.d, s->d, s->count_d, 4, stream);
     if (!e)
         e = cudaEventCreate(&t->begin);
     if (!e)

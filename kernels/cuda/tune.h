@@ -14,6 +14,7 @@
 struct tune_shape {
     enum dtype a, b, d, bias;
     uint64_t count_a, count_b, count_d, count_bias; /* elements */
+    bool reads_d;
 };
 
 struct tune_operands {

@@ -158,7 +158,7 @@ static double plain_rate(const struct setup *s)
 static double gemm_rate(const struct setup *s)
 {
     double start = now();
-    must(backend_gemm(s->q, &(struct gemm){s->x, s->w, NULL, s->y, false}, &fault));
+    must(backend_gemm(s->q, &(struct gemm){.a = s->x, .b = s->w, .out = s->y}, &fault));
     return 2.0 * (double)s->m * (double)s->n * (double)s->k / (now() - start) * 1e-9;
 }
 

@@ -11,6 +11,7 @@ struct row {
     enum dtype src, fmt;
     enum how how;
     int margin;
+    bool second; /* the transposed codes as well */
 };
 
 static enum cast_scale mode_of(enum how h)
@@ -51,7 +52,8 @@ static struct qtensor *cast_on(struct rig *r, const struct tensor *x, const stru
                      .mode = mode_of(row->how),
                      .margin = row->margin,
                      .site = row->how == HOW_TENSOR ? NULL : p->site,
-                     .report = p->report};
+                     .report = p->report,
+                     .transposed = row->second};
     ck_assert_msg(!qtensor_cast(r->q, NULL, &c, "x", &t, &r->f), "%s", r->f.text);
     return t;
 }
@@ -87,23 +89,63 @@ static void same_dequantized(struct qtensor *c, struct qtensor *g, enum dtype ou
     buffer_unref(z.buf);
 }
 
-/* Codes, factor, report and what comes back out of both. */
+/* Everything that a tensor holds, taken out of it. */
+struct held {
+    uint8_t *codes, *second;
+    float factor;
+    uint64_t pitch;
+};
+
+static void held_cb(void *arg, const struct qtensor_view *view)
+{
+    struct held *h = arg;
+    h->factor = *view->scale_inv;
+    h->pitch = view->pitch;
+    memcpy(h->codes, view->codes, view->info.rows * view->info.cols);
+    if (view->transposed)
+        memcpy(h->second, view->transposed, view->info.cols * view->pitch);
+}
+
+static struct held held_new(struct rig *r, struct qtensor *t, uint64_t rows, uint64_t cols)
+{
+    struct held h = {malloc(rows * cols + 1), malloc((rows + 15) / 16 * 16 * cols + 1), 0, 0};
+    ck_assert_msg(!qtensor_export(r->q, t, held_cb, &h, &r->f), "%s", r->f.text);
+    rig_wait(r);
+    return h;
+}
+
+static void held_free(struct held *h)
+{
+    free(h->codes);
+    free(h->second);
+}
+
+/* What the cast of a tensor takes, as the next allocation. */
+static uint64_t room_of(const struct tensor *x, bool second)
+{
+    uint64_t one = (x->rows * x->cols + 63) / 64 * 64 + sizeof(float);
+    return second ? (one + 255) / 256 * 256 + (x->rows + 15) / 16 * 16 * x->cols : one;
+}
+
+/* Codes in both forms, factor, report and what comes back out of both. */
 static void same_cast(const struct pair *x, const struct row *row, bool dequantize)
 {
     uint64_t n = x->cpu.rows * x->cpu.cols;
     struct place pc = place_new(&both.cpu, row->how), pg = place_new(&both.gpu, row->how);
-    uint8_t *a = malloc(n + 1), *b = malloc(n + 1);
-    gpu_poison_next((n + 63) / 64 * 64 + sizeof(float));
+    gpu_poison_next(room_of(&x->cpu, row->second));
     struct qtensor *c = cast_on(&both.cpu, &x->cpu, row, &pc);
     struct qtensor *g = cast_on(&both.gpu, &x->gpu, row, &pg);
-    float fa = rig_export(&both.cpu, c, a), fb = rig_export(&both.gpu, g, b);
-    same_bytes(a, b, n, "codes", &x->cpu, row);
-    same_bytes(&fa, &fb, sizeof fa, "the factor", &x->cpu, row);
+    struct held a = held_new(&both.cpu, c, x->cpu.rows, x->cpu.cols);
+    struct held b = held_new(&both.gpu, g, x->cpu.rows, x->cpu.cols);
+    same_bytes(a.codes, b.codes, n, "codes", &x->cpu, row);
+    same_bytes(&a.factor, &b.factor, sizeof a.factor, "the factor", &x->cpu, row);
     same_bytes(pc.report, pg.report, sizeof *pc.report, "the report", &x->cpu, row);
+    ck_assert_uint_eq(a.pitch, b.pitch);
+    same_bytes(a.second, b.second, a.pitch * x->cpu.cols, "the second form", &x->cpu, row);
     for (int t = DTYPE_F32; dequantize && t <= DTYPE_F16; t++)
         same_dequantized(c, g, (enum dtype)t, &x->cpu, row);
-    free(a);
-    free(b);
+    held_free(&a);
+    held_free(&b);
     qtensor_unref(c);
     qtensor_unref(g);
     buffer_unref(pc.buf);
@@ -132,7 +174,8 @@ static void same_all(const struct pair *x, uint64_t turn)
         struct row row = {.src = x->cpu.dtype,
                           .fmt = i % 2 ? DTYPE_F8_E5M2 : DTYPE_F8_E4M3,
                           .how = (enum how)(i / 2),
-                          .margin = margins[i / 2]};
+                          .margin = margins[i / 2],
+                          .second = (turn + (uint64_t)i / 2) % 2 == 0};
         if (!large || (uint64_t)i % 5 == turn % 5)
             same_cast(x, &row, i < 2 && (!large || turn % 2));
     }
@@ -179,6 +222,39 @@ START_TEST(parity_casts_of_odd_sizes)
             same_all(&x, cols);
             pair_free(&x);
         }
+}
+END_TEST
+
+/* A tensor turned as a whole: the same codes and factor, sizes that fill no tile among them. */
+START_TEST(parity_transposes)
+{
+    static const uint64_t sizes[][2] = {{1, 1},     {7, 48},     {16, 16},     {100, 1008},
+                                        {129, 257}, {768, 1000}, {1008, 1024}, {4096, 14336}};
+    uint64_t rows = sizes[_i][0], cols = sizes[_i][1], n = rows * cols;
+    struct row row = {.fmt = DTYPE_F8_E4M3};
+    struct tensor shape = {.rows = rows, .cols = cols};
+    uint8_t *codes = malloc(n);
+    if (!both_takes(rows, cols)) {
+        free(codes);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)both_hash(9, i);
+    struct qtensor *c = rig_adopt(&both.cpu, row.fmt, rows, cols, codes, 0.37f), *ct = NULL;
+    struct qtensor *g = rig_adopt(&both.gpu, row.fmt, rows, cols, codes, 0.37f), *gt = NULL;
+    gpu_poison_next(room_of(&shape, false));
+    ck_assert_int_eq(qtensor_transpose(both.cpu.q, NULL, c, "t", &ct, &both.cpu.f), 0);
+    ck_assert_int_eq(qtensor_transpose(both.gpu.q, NULL, g, "t", &gt, &both.gpu.f), 0);
+    struct held a = held_new(&both.cpu, ct, cols, rows), b = held_new(&both.gpu, gt, cols, rows);
+    same_bytes(a.codes, b.codes, n, "transposed codes", &shape, &row);
+    ck_assert(a.factor == 0.37f && b.factor == 0.37f);
+    held_free(&a);
+    held_free(&b);
+    qtensor_unref(c);
+    qtensor_unref(ct);
+    qtensor_unref(g);
+    qtensor_unref(gt);
+    free(codes);
 }
 END_TEST
 
@@ -241,6 +317,7 @@ TCase *parity_cast_case(void)
     tcase_add_loop_test(c, parity_casts, 0, 6);
     tcase_add_loop_test(c, parity_casts_of_odd_sizes, 0, 3);
     tcase_add_loop_test(c, parity_casts_of_every_16_bit_input, 0, 2);
+    tcase_add_loop_test(c, parity_transposes, 0, 8);
     tcase_add_loop_test(c, parity_dequantizes_every_code, 0, 2);
     return c;
 }

@@ -3,12 +3,9 @@
 #include "tests/parity/parity.h"
 
 #include "tests/parity/both.h"
-#include "tests/parity/reference.h"
+#include "tests/parity/product.h"
 
 #include <math.h>
-
-#define FULL_OPERATIONS 1e10 /* above it rows are sampled */
-#define SAMPLED_ROWS 24
 
 /* Weights [n, k] of the layers that are tested; features as issue 4 lists them. */
 static const uint64_t shapes[][2] = {{16, 16},     {16, 48},      {48, 16},
@@ -50,89 +47,6 @@ static void operand_free(struct operand *o)
     free(o->value);
 }
 
-/* --- one product and its reference --- */
-
-struct product {
-    uint64_t m, n, k;
-    uint64_t *row, rows;
-    double *sum, *magnitude; /* of the rows that are looked at, factors included */
-    float *bias;             /* [n] */
-};
-
-static struct product product_new(uint64_t m, uint64_t n, uint64_t k, const float *a,
-                                  const float *b, double factor)
-{
-    struct product p = {.m = m, .n = n, .k = k, .rows = m};
-    double operations = 2.0 * (double)m * (double)n * (double)k;
-    if (operations > FULL_OPERATIONS && p.rows > SAMPLED_ROWS)
-        p.rows = SAMPLED_ROWS;
-    p.row = malloc((p.rows + 1) * sizeof *p.row);
-    for (uint64_t i = 0; i < p.rows; i++) /* the first, the last and some between */
-        p.row[i] = p.rows == m ? i : i * (m - 1) / (p.rows - 1);
-    p.sum = malloc((p.rows * n + 1) * sizeof *p.sum);
-    p.magnitude = malloc((p.rows * n + 1) * sizeof *p.magnitude);
-    p.bias = malloc(n * sizeof *p.bias);
-    struct reference r = {a, b, n, k, p.row, p.rows, p.sum, p.magnitude};
-    reference_run(&r);
-    for (uint64_t i = 0; i < p.rows * n; i++) {
-        p.sum[i] *= factor;
-        p.magnitude[i] *= factor;
-    }
-    for (uint64_t i = 0; i < n; i++)
-        p.bias[i] = (float)(both_hash(12, i) >> 40) * 0x1p-22f - 2.0f;
-    return p;
-}
-
-static void product_free(struct product *p)
-{
-    free(p->row);
-    free(p->sum);
-    free(p->magnitude);
-    free(p->bias);
-}
-
-static double output(const void *y, enum dtype t, uint64_t i)
-{
-    if (t == DTYPE_F32)
-        return (double)((const float *)y)[i];
-    uint16_t h = ((const uint16_t *)y)[i];
-    return (double)(t == DTYPE_BF16 ? bf16_decode(h) : f16_decode(h));
-}
-
-static double rounded_bias(float bias, enum dtype t)
-{
-    if (t == DTYPE_BF16)
-        return (double)bf16_decode(bf16_encode(bias));
-    return (double)(t == DTYPE_F16 ? f16_decode(f16_encode(bias)) : bias);
-}
-
-/* Half a unit in the last place of t beside y, and of the float32 steps before. */
-static double rounding(double y, enum dtype t)
-{
-    double last = t == DTYPE_F32 ? 0x1p-22 : t == DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
-    return fabs(y) * (last + 0x1p-22) + 0x1p-25;
-}
-
-/* The largest error over the bound's magnitude, in units of 2^-13; fails beyond the bound. */
-static double check(const struct product *p, const void *y, enum dtype t, bool with_bias,
-                    double bound, const char *what)
-{
-    double worst = 0;
-    for (uint64_t i = 0; i < p->rows; i++)
-        for (uint64_t j = 0; j < p->n; j++) {
-            double sum = p->sum[i * p->n + j], mag = p->magnitude[i * p->n + j];
-            double want = sum + (with_bias ? rounded_bias(p->bias[j], t) : 0.0);
-            double got = output(y, t, p->row[i] * p->n + j);
-            double error = fabs(got - want) - rounding(want, t);
-            if (!(error <= bound * mag))
-                ck_abort_msg("%s: m %lu, n %lu, k %lu: [%lu, %lu] is %a, needed %a +- %g", what,
-                             p->m, p->n, p->k, p->row[i], j, got, want,
-                             bound * mag + rounding(want, t));
-            worst = fmax(worst, error / (mag > 0 ? mag : 1));
-        }
-    return worst * 0x1p13;
-}
-
 /* --- running --- */
 
 struct variant {
@@ -156,7 +70,7 @@ static struct tensor bias_tensor(const struct product *p, enum dtype t)
 static void settle_bias(struct product *p, enum dtype t)
 {
     for (uint64_t j = 0; j < p->n && t != DTYPE_NONE; j++)
-        p->bias[j] = (float)rounded_bias(p->bias[j], t);
+        p->bias[j] = (float)product_bias(p->bias[j], t);
 }
 
 static void *run_fp8(const struct product *p, const struct operand *a, const struct operand *b,
@@ -172,7 +86,8 @@ static void *run_fp8(const struct product *p, const struct operand *a, const str
         memset(y.buf->host, POISON, bytes);
     if (v->bias != DTYPE_NONE)
         bias = bias_tensor(p, v->bias);
-    struct gemm gemm = {a->q, b->q, bias.buf ? &bias : NULL, y, v->precise};
+    struct gemm gemm = {
+        .a = a->q, .b = b->q, .bias = bias.buf ? &bias : NULL, .out = y, .precise = v->precise};
     ck_assert_msg(!backend_gemm(g->q, &gemm, &g->f), "%s", g->f.text);
     rig_wait(g);
     if (to_host)
@@ -209,8 +124,8 @@ static void run_variants(struct product *p, const struct operand *a, const struc
         void *y = run_fp8(p, a, b, v, !large && i % 3 == 2);
         (void)snprintf(what, sizeof what, "to %s, bias %s, %s", dtype_name(v->out),
                        dtype_name(v->bias), v->precise ? "precise" : "fast");
-        double worst = check(p, y, v->out, v->bias != DTYPE_NONE,
-                             reference_bound_fp8(p->k, !v->precise), what);
+        double worst = product_check(p, y, v->out, v->bias != DTYPE_NONE,
+                                     reference_bound_fp8(p->k, !v->precise), what);
         double *slot = v->precise ? &most->precise : &most->fast;
         *slot = fmax(*slot, v->out == DTYPE_F32 ? worst : 0);
         free(y);
@@ -283,9 +198,9 @@ START_TEST(parity_gemms_in_high_precision)
         both_fill(da, ta, m * k, DATA_TAME, 41);
         both_fill(db, tb, n * k, DATA_TAME, 42);
         for (uint64_t i = 0; i < m * k; i++)
-            va[i] = (float)output(da, ta, i);
+            va[i] = (float)product_output(da, ta, i);
         for (uint64_t i = 0; i < n * k; i++)
-            vb[i] = (float)output(db, tb, i);
+            vb[i] = (float)product_output(db, tb, i);
         struct pair a = both_tensor(ta, m, k, da, (uint64_t)s % 2);
         struct pair b = both_tensor(tb, n, k, db, 0);
         struct product p = product_new(m, n, k, va, vb, 1.0);
@@ -297,7 +212,8 @@ START_TEST(parity_gemms_in_high_precision)
         gpu_read(out.buf, 0, y, m * n * 4);
         bool float32 = ta == DTYPE_F32 || ta != tb;
         double bound = reference_bound_high(k, float32);
-        most = fmax(most, check(&p, y, DTYPE_F32, true, bound, "high precision") * 0x1p-13 / bound);
+        most = fmax(most, product_check(&p, y, DTYPE_F32, true, bound, "high precision") * 0x1p-13 /
+                              bound);
         product_free(&p);
         pair_free(&a);
         pair_free(&b);
@@ -325,7 +241,7 @@ START_TEST(parity_extreme_factors_are_reported)
         struct qtensor *b = rig_adopt(g, DTYPE_F8_E4M3, 16, 16, ones, factors[i][1]);
         struct tensor out = {
             .buf = gpu_poisoned(sizeof y), .dtype = DTYPE_F32, .rows = 16, .cols = 16};
-        struct gemm gemm = {a, b, NULL, out, true};
+        struct gemm gemm = {.a = a, .b = b, .out = out, .precise = true};
         ck_assert_msg(!backend_gemm(g->q, &gemm, &g->f), "%s", g->f.text);
         gpu_read(out.buf, 0, y, sizeof y);
         (void)fprintf(stderr, "16 * %a * %a on cuBLASLt: %a\n", (double)factors[i][0],

@@ -55,7 +55,7 @@ static int high(const struct tensor *x, const struct tensor *w, const struct ten
 static int fp8(const struct qtensor *x, const struct qtensor *w, const struct tensor *add,
                const struct tensor *y)
 {
-    return backend_gemm(rig.q, &(struct gemm){x, w, add, *y, false}, &rig.f);
+    return backend_gemm(rig.q, &(struct gemm){.a = x, .b = w, .bias = add, .out = *y}, &rig.f);
 }
 
 /* --- cases --- */

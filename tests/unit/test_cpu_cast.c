@@ -54,7 +54,12 @@ static struct qtensor *enqueue(const struct tensor *x, enum dtype fmt, enum cast
                                int margin)
 {
     struct qtensor *t = NULL;
-    struct cast c = {*x, fmt, mode, margin, mode == CAST_TENSOR ? NULL : site, report};
+    struct cast c = {.src = *x,
+                     .fmt = fmt,
+                     .mode = mode,
+                     .margin = margin,
+                     .site = mode == CAST_TENSOR ? NULL : site,
+                     .report = report};
     int rc = qtensor_cast(rig.q, NULL, &c, "x", &t, &rig.f);
     ck_assert_msg(!rc, "%s", rig.f.text);
     return t;
@@ -271,7 +276,7 @@ START_TEST(cast_keeps_its_snapshot)
     struct qtensor *w = rig_adopt(&rig, DTYPE_F8_E4M3, 1, 1, (uint8_t[]){0x38}, 1.0f);
     struct qtensor *t = enqueue(&x, DTYPE_F8_E4M3, CAST_SITE, 0);
     ck_assert_int_eq(backend_apply(rig.q, &update, &rig.f), 0);
-    ck_assert_int_eq(backend_gemm(rig.q, &(struct gemm){t, w, NULL, y, false}, &rig.f), 0);
+    ck_assert_int_eq(backend_gemm(rig.q, &(struct gemm){.a = t, .b = w, .out = y}, &rig.f), 0);
     float factor = rig_export(&rig, t, code);
     ck_assert(site->scale == 448.0f / 1000.0f);
     scale_is(1.0f, 1.0f, factor, 0);

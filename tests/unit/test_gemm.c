@@ -31,7 +31,7 @@ static uint32_t one(uint8_t code_a, float fa, uint8_t code_b, float fb, const st
     struct qtensor *b = rig_adopt(&rig, DTYPE_F8_E4M3, 1, 1, &code_b, fb);
     struct tensor y = rig_tensor(&rig, out, 1, 1, NULL);
     uint32_t bits = 0;
-    struct gemm g = {a, b, bias, y, false};
+    struct gemm g = {.a = a, .b = b, .bias = bias, .out = y};
     ck_assert_msg(!backend_gemm(rig.q, &g, &rig.f), "%s", rig.f.text);
     rig_wait(&rig);
     memcpy(&bits, y.buf->host, dtype_bits(out) / 8);
@@ -150,7 +150,7 @@ START_TEST(gemm_carries_e5m2_infinities)
     struct qtensor *a = rig_adopt(&rig, DTYPE_F8_E5M2, 2, 2, (uint8_t[]){0x7c, 0, 0x7c, 0xfc}, 1);
     struct qtensor *b = rig_adopt(&rig, DTYPE_F8_E4M3, 1, 2, (uint8_t[]){0x38, 0x38}, 1);
     struct tensor y = rig_tensor(&rig, DTYPE_F32, 2, 1, NULL);
-    ck_assert_int_eq(backend_gemm(rig.q, &(struct gemm){a, b, NULL, y, true}, &rig.f), 0);
+    ck_assert_int_eq(backend_gemm(rig.q, &(struct gemm){.a = a, .b = b, .out = y, .precise = true}, &rig.f), 0);
     rig_wait(&rig);
     ck_assert_mem_eq(y.buf->host, ((uint32_t[]){0x7f800000, 0x7fc00000}), 8);
     buffer_unref(y.buf);
