@@ -1,11 +1,15 @@
 /* bench_daemon - what the service costs: start, round trips, bulk copies, answers while it computes,
  * memory of a load. Each figure stands beside a baseline measured in the same run, interleaved.
  *
- *   bench_daemon FP8D-PROGRAM      one JSON object a line
+ *   bench_daemon FP8D-PROGRAM [cpu|cuda]     one JSON object a line
+ *
+ * On cuda only what the backend changes: start, copies to and from the GPU's memory, and forwards
+ * whose input and output come and go with them.
  */
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
 #include "tests/bench/daemon_process.h"
+#include "tests/bench/raw_peer.h"
 
 #include "client/fp8d.h"
 
@@ -14,11 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define BULK ((size_t)64 << 20)
+#define BULK RAW_BULK
 
 /* aim: "at most" or "at least"; of the ratio, or of the value where there is no baseline. NULL: none. */
 static void say_aim(const char *name, double value, const char *unit, const char *baseline,
@@ -69,7 +72,7 @@ static struct fp8d *connect_to(const struct daemon_process *d)
 
 /* --- start --- */
 
-static void bench_ready(const char *program, const char *backend)
+static void bench_ready(const char *program, const char *backend, double most_ms)
 {
     const char *args[] = {"--backend", backend, NULL};
     char name[64];
@@ -82,59 +85,7 @@ static void bench_ready(const char *program, const char *backend)
         daemon_stop(&d);
     }
     (void)snprintf(name, sizeof name, "start_to_ready_%s", backend);
-    say_aim(name, median(ms, 9), "ms", NULL, 0, "at most", 100);
-}
-
-/* --- a raw peer: a process that echoes small messages or swallows and gives bulk --- */
-
-#define PING_BYTES 40
-
-static void peer_loop(int fd)
-{
-    char *buf = malloc(BULK);
-    char small[PING_BYTES];
-    memset(buf, 1, BULK);
-    while (recv(fd, small, sizeof small, MSG_WAITALL) == (ssize_t)sizeof small) {
-        size_t done = 0;
-        ssize_t n = 1;
-        while (small[0] == 'p' && done < BULK && (n = recv(fd, buf, BULK - done, 0)) > 0)
-            done += (size_t)n;
-        while (small[0] == 'g' && done < BULK && (n = send(fd, buf, BULK - done, 0)) > 0)
-            done += (size_t)n;
-        if (n <= 0 || send(fd, small, sizeof small, 0) < 0)
-            break;
-    }
-    _exit(0);
-}
-
-static int peer_start(void)
-{
-    int sv[2];
-    int size = 4 << 20;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv))
-        die("socketpair", "failed");
-    for (int i = 0; i < 2; i++)
-        setsockopt(sv[i], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    if (fork() == 0) {
-        close(sv[0]);
-        peer_loop(sv[1]);
-    }
-    close(sv[1]);
-    return sv[0];
-}
-
-static void raw_round(int fd, char kind, char *buf)
-{
-    char small[PING_BYTES] = {kind};
-    size_t done = 0;
-    if (send(fd, small, sizeof small, 0) < 0)
-        die("raw", "send");
-    for (ssize_t n = 1; kind == 'p' && done < BULK && n > 0; done += (size_t)n)
-        n = send(fd, buf, BULK - done, 0);
-    for (ssize_t n = 1; kind == 'g' && done < BULK && n > 0; done += (size_t)n)
-        n = recv(fd, buf, BULK - done, 0);
-    if (recv(fd, small, sizeof small, MSG_WAITALL) != (ssize_t)sizeof small)
-        die("raw", "recv");
+    say_aim(name, median(ms, 9), "ms", NULL, 0, "at most", most_ms);
 }
 
 /* --- ping --- */
@@ -150,7 +101,7 @@ static void bench_ping(struct fp8d *c, int raw)
         if (fp8d_ping(c, NULL, NULL, &err))
             die("ping", err.text);
         double b = clock_ms();
-        raw_round(raw, 'e', NULL);
+        raw_echo(raw);
         ours[i] = (b - a) * 1e3;
         theirs[i] = (clock_ms() - b) * 1e3;
     }
@@ -169,7 +120,7 @@ static void bench_ping(struct fp8d *c, int raw)
 
 static void bench_bulk(struct fp8d *c, int raw)
 {
-    double put[ROUNDS], get[ROUNDS], raw_put[ROUNDS], raw_get[ROUNDS];
+    double put[ROUNDS], get[ROUNDS], their_put[ROUNDS], their_get[ROUNDS];
     struct fp8d_error err;
     char *buf = mmap(NULL, BULK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(buf, 1, BULK);
@@ -181,25 +132,25 @@ static void bench_bulk(struct fp8d *c, int raw)
         if (fp8d_put_tensor(c, 1, &t, NULL, NULL, &err))
             die("put", err.text);
         double b = clock_ms();
-        raw_round(raw, 'p', buf);
+        raw_put(raw, buf);
         double d = clock_ms();
         if (fp8d_get_tensor(c, 1, &out, NULL, NULL, &err))
             die("get", err.text);
         double e = clock_ms();
-        raw_round(raw, 'g', buf);
+        raw_get(raw, buf);
         double g = clock_ms();
         put[i] = b - a;
-        raw_put[i] = d - b;
+        their_put[i] = d - b;
         get[i] = e - d;
-        raw_get[i] = g - e;
+        their_get[i] = g - e;
         if (fp8d_free_tensor(c, 1, NULL, NULL, &err))
             die("free", err.text);
     }
     double rate = (double)BULK / 1e6;
     double p = median(put, ROUNDS);
-    double rp = median(raw_put, ROUNDS);
+    double rp = median(their_put, ROUNDS);
     double q = median(get, ROUNDS);
-    double rq = median(raw_get, ROUNDS);
+    double rq = median(their_get, ROUNDS);
     say_aim("put_tensor_64MiB", rate / p, "GB/s", "raw socket copy of 64 MiB, same direction",
             rp / p, "at least", 0.8);
     say_aim("get_tensor_64MiB", rate / q, "GB/s", "raw socket copy of 64 MiB, same direction",
@@ -289,26 +240,123 @@ static void bench_answer(struct daemon_process *d, struct fp8d *c, uint64_t toke
     fp8d_close(other);
 }
 
+/* --- forwards that bring 64 MiB and take 64 MiB, several under way --- */
+
+#define SIDE 4096u
+#define ROWS (BULK / 2 / SIDE)
+#define DEPTH 4u
+#define FORWARDS 8u
+
+/* BF16 numbers of both signs below 1/32. */
+static void *random_bf16(size_t bytes)
+{
+    uint16_t *v = malloc(bytes);
+    if (!v)
+        die("inline", "no memory");
+    for (uint64_t i = 0; i < bytes / 2; i++)
+        v[i] = (uint16_t)(0x3c00u | ((i + 1) * 0x9e3779b97f4a7c15u >> 48 & 0x80ffu));
+    return v;
+}
+
+static void make_square(struct fp8d *c, void *weight)
+{
+    struct fp8d_error err;
+    struct fp8d_layer_spec layer = {.name = "l",
+                                    .weight = {.dtype = FP8D_BF16,
+                                               .rank = 2,
+                                               .dims = {SIDE, SIDE},
+                                               .data = weight,
+                                               .size = (uint64_t)SIDE * SIDE * 2}};
+    struct fp8d_create_model create = {.model = "square", .layers = &layer, .count = 1};
+    if (fp8d_create_model(c, &create, NULL, NULL, &err))
+        die("create", err.text);
+}
+
+static void forwards(struct fp8d *c, void *x, void *const y[DEPTH])
+{
+    struct fp8d_error err;
+    uint64_t id[DEPTH];
+    for (unsigned i = 0; i < FORWARDS + DEPTH; i++) {
+        unsigned k = i % DEPTH;
+        if (i >= DEPTH && fp8d_wait(c, id[k], NULL, &err))
+            die("wait", err.text);
+        struct fp8d_forward f = {.model = "square",
+                                 .layer = "l",
+                                 .input = {.dtype = FP8D_BF16,
+                                           .rank = 2,
+                                           .dims = {ROWS, SIDE},
+                                           .data = x,
+                                           .size = BULK},
+                                 .output = {y[k], BULK}};
+        if (i < FORWARDS && fp8d_submit_forward(c, &f, NULL, &id[k], &err))
+            die("forward", err.text);
+    }
+}
+
+static void bench_inline(struct fp8d *c, int raw)
+{
+    double ms[ROUNDS], raw_ms[ROUNDS];
+    void *y[DEPTH], *x = random_bf16(BULK);
+    for (unsigned i = 0; i < DEPTH; i++)
+        y[i] = random_bf16(BULK);
+    make_square(c, x); /* x is long enough for the weight */
+    forwards(c, x, y);
+    for (size_t i = 0; i < ROUNDS; i++) {
+        double a = clock_ms();
+        forwards(c, x, y);
+        double b = clock_ms();
+        raw_both(raw, x, y[0], FORWARDS);
+        ms[i] = b - a;
+        raw_ms[i] = clock_ms() - b;
+    }
+    double took = median(ms, ROUNDS), theirs = median(raw_ms, ROUNDS);
+    say_aim("forward_64MiB_in_64MiB_out", 2.0 * FORWARDS * (double)BULK / 1e6 / took, "GB/s",
+            "raw socket copy of 64 MiB there and 64 MiB back, both at once", theirs / took,
+            "at least", 0.8);
+    for (unsigned i = 0; i < DEPTH; i++)
+        free(y[i]);
+    free(x);
+}
+
+/* --- all of it --- */
+
+static void run_cpu(struct daemon_process *d, struct fp8d *c, int raw)
+{
+    char path[128];
+    bench_ping(c, raw);
+    (void)snprintf(path, sizeof path, "%s/big.safetensors", d->dir);
+    make_checkpoint(path, 8192, 8192);
+    bench_load(d, c, path, (uint64_t)8192 * 8192 * 4);
+    unlink(path);
+    bench_bulk(c, raw);
+    bench_answer(d, c, 512, 8192);
+}
+
+static void run_cuda(struct fp8d *c, int raw)
+{
+    bench_ping(c, raw);
+    bench_bulk(c, raw);
+    bench_inline(c, raw);
+}
+
 int main(int argc, char **argv)
 {
-    const char *args[] = {"--backend", "cpu", NULL};
+    const char *args[] = {"--backend", argc > 2 ? argv[2] : "cpu", NULL};
     struct daemon_process d;
-    char path[128];
-    if (argc != 2)
-        die("usage", "bench_daemon FP8D-PROGRAM");
-    int raw = peer_start();
-    bench_ready(argv[1], "cpu");
-    bench_ready(argv[1], "auto");
+    if (argc < 2)
+        die("usage", "bench_daemon FP8D-PROGRAM [cpu|cuda]");
+    bool cuda = strcmp(args[1], "cuda") == 0;
+    int raw = raw_start();
+    bench_ready(argv[1], args[1], cuda ? 1500 : 100);
+    if (!cuda)
+        bench_ready(argv[1], "auto", 100);
     if (daemon_start(&d, argv[1], args))
         return 1;
     struct fp8d *c = connect_to(&d);
-    bench_ping(c, raw);
-    (void)snprintf(path, sizeof path, "%s/big.safetensors", d.dir);
-    make_checkpoint(path, 8192, 8192);
-    bench_load(&d, c, path, (uint64_t)8192 * 8192 * 4);
-    unlink(path);
-    bench_bulk(c, raw);
-    bench_answer(&d, c, 512, 8192);
+    if (cuda)
+        run_cuda(c, raw);
+    else
+        run_cpu(&d, c, raw);
     fp8d_close(c);
     close(raw);
     int status = daemon_stop(&d);
