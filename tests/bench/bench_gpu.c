@@ -1,14 +1,17 @@
 /* Speed of the CUDA backend's kernels, by the clock of the device: casts against a copy, forwards
- * against the best raw GEMM plus their bytes at the speed of a copy; completion and host time.
+ * against the best raw GEMM plus their bytes at the speed of a copy, and against PyTorch's (see
+ * torch_peer.h); completion and host time.
  * Random data, buffers in turn beyond the L2, rounds over all variants, medians. One JSON object a
  * line, keys as tests/bench/run says. Without a GPU: nothing.
  *
  *     bench_gpu [ROUNDS]
+ *     bench_gpu --device     only what it runs on, on standard output
  */
 #include "tests/bench/gpu_bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define ARENA ((uint64_t)24 << 30)
@@ -45,24 +48,36 @@ double median(double *v, unsigned n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-void print_value(const char *name, double value, const char *unit, const char *aim, double at)
+static void print_begin(const char *name, double value, const char *unit)
 {
-    (void)printf("{\"name\": \"%s\", \"value\": %.3f, \"unit\": \"%s\"", name, value, unit);
-    if (aim)
-        (void)printf(", \"aim\": \"%s\", \"aim_value\": %.3f", aim, at);
+    (void)printf("{\"name\": \"%s\", \"value\": %.3f, \"unit\": \"%s\", \"runs\": %u", name, value,
+                 unit, bench.runs);
+}
+
+static void print_end(void)
+{
     (void)printf("}\n");
     (void)fflush(stdout);
 }
 
+void print_value(const char *name, double value, const char *unit, const char *aim, double at)
+{
+    print_begin(name, value, unit);
+    if (aim)
+        (void)printf(", \"aim\": \"%s\", \"aim_value\": %.3f", aim, at);
+    print_end();
+}
+
 void print_ratio(const char *name, double value, double baseline, const char *unit, double aim)
 {
-    (void)printf("{\"name\": \"%s\", \"value\": %.2f, \"unit\": \"%s\", \"baseline\": %.2f, "
-                 "\"ratio\": %.4f",
-                 name, value, unit, baseline, value / baseline);
-    if (aim > 0)
+    print_begin(name, value, unit);
+    if (baseline > 0)
+        (void)printf(", \"baseline\": %.2f, \"ratio\": %.4f", baseline, value / baseline);
+    else
+        (void)printf(", \"baseline\": \"no torch\"");
+    if (baseline > 0 && aim > 0)
         (void)printf(", \"aim\": \"at most\", \"aim_ratio\": %.2f", aim);
-    (void)printf("}\n");
-    (void)fflush(stdout);
+    print_end();
 }
 
 double burst(cudaStream_t s, run_cb run, void *arg, unsigned count)
@@ -163,6 +178,7 @@ static void bench_copy(void)
     for (unsigned r = 0; r < bench.rounds; r++)
         us[r] = burst(stream_of(bench.queue), copy_run, buf->data, 4);
     bench.copy_rate = 2.0 * 0x1p30 / median(us, bench.rounds);
+    bench.runs = 4 * bench.rounds;
     print_value("copy_1GiB", bench.copy_rate * 1e-6, "TB/s", NULL, 0);
     buffer_unref(buf);
 }
@@ -175,32 +191,65 @@ static struct backend *open_backend(bool reproducible)
     return b;
 }
 
-int main(int argc, char **argv)
+static void open_all(void)
 {
-    struct backend_info info;
-    if (argc > 1)
-        bench.rounds = (unsigned)strtoul(argv[1], NULL, 10);
-    if (bench.rounds < 1 || bench.rounds > ROUNDS_MAX) {
-        (void)fprintf(stderr, "usage: bench_gpu [ROUNDS], 1 to %d\n", ROUNDS_MAX);
-        return 2;
-    }
-    if (module_probe_driver(0, &bench.fault)) {
-        (void)fprintf(stderr, "bench_gpu: nothing to measure: %s\n", bench.fault.text);
-        return 0;
-    }
     bench.timed = open_backend(false);
     bench.first = open_backend(true);
     must(queue_open(bench.timed, "bench", &bench.queue, &bench.fault));
     must(queue_open(bench.first, "bench1", &bench.queue_first, &bench.fault));
+}
+
+static void close_all(void)
+{
+    torch_stop(&bench.torch);
+    queue_close(bench.queue);
+    queue_close(bench.queue_first);
+    backend_close(bench.timed);
+    backend_close(bench.first);
+}
+
+static void run_all(void)
+{
+    struct backend_info info;
     backend_info(bench.timed, &info);
     (void)fprintf(stderr, "bench_gpu: %s\n", info.device);
     bench_copy();
     bench_casts();
     bench_forwards();
     bench_host();
-    queue_close(bench.queue);
-    queue_close(bench.queue_first);
+}
+
+static int say_device(void)
+{
+    struct backend_info info;
+    if (module_probe_driver(0, &bench.fault))
+        return 1;
+    bench.timed = open_backend(false);
+    backend_info(bench.timed, &info);
+    (void)puts(info.device);
     backend_close(bench.timed);
-    backend_close(bench.first);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--device") == 0)
+        return say_device();
+    if (argc > 1)
+        bench.rounds = (unsigned)strtoul(argv[1], NULL, 10);
+    if (bench.rounds < 1 || bench.rounds > ROUNDS_MAX) {
+        (void)fprintf(stderr, "usage: bench_gpu [ROUNDS], 1 to %d; bench_gpu --device\n",
+                      ROUNDS_MAX);
+        return 2;
+    }
+    torch_start(&bench.torch);
+    if (module_probe_driver(0, &bench.fault)) {
+        (void)fprintf(stderr, "bench_gpu: nothing to measure: %s\n", bench.fault.text);
+        torch_stop(&bench.torch);
+        return 0;
+    }
+    open_all();
+    run_all();
+    close_all();
     return 0;
 }

@@ -2,10 +2,12 @@
  *
  *   bench_requests FP8D-PROGRAM [cpu|cuda]     one JSON object a line
  *
- * Latency: one client, one request at a time, from the call to its return. Throughput: 8 connections,
- * each with 4 requests under way, by as many threads.
+ * Latency: one client, one request at a time, from the call to its return; beside it, in turn,
+ * PyTorch in process (torch_peer.h), eager, a call and a wait for it. Throughput: 8 connections, each
+ * with 4 requests under way, by as many threads.
  */
 #include "tests/bench/daemon_process.h"
+#include "tests/bench/torch_peer.h"
 
 #include "client/fp8d.h"
 
@@ -23,7 +25,10 @@
 #define CLIENTS 8
 #define DEPTH 4
 
+#define ROUNDS 10 /* between a client's requests and PyTorch's calls */
+
 static struct daemon_process server;
+static struct torch_peer torch;
 static size_t calls;
 
 static void die(const char *what, const char *why)
@@ -84,30 +89,58 @@ static struct fp8d_forward forward_of(uint64_t output_id)
 
 /* --- one at a time --- */
 
+static double request(struct fp8d *c)
+{
+    struct fp8d_error err;
+    struct fp8d_forward f = forward_of(Y);
+    double begin = clock_ms();
+    if (fp8d_forward(c, &f, NULL, NULL, &err))
+        die("forward", err.text);
+    double took = (clock_ms() - begin) * 1e3;
+    if (fp8d_free_tensor(c, Y, NULL, NULL, &err))
+        die("free", err.text);
+    return took;
+}
+
+/* `eager` is sorted; its least is -1 where there is no torch. */
+static void print_latency(uint64_t tokens, const double *us, const double eager[ROUNDS])
+{
+    unsigned long long t = tokens;
+    double p50 = us[calls / 2], theirs = eager[ROUNDS / 2];
+    printf("{\"name\":\"request_%llu_tokens_p50\",\"value\":%.4g,\"unit\":\"us\"}\n"
+           "{\"name\":\"request_%llu_tokens_p99\",\"value\":%.4g,\"unit\":\"us\"}\n",
+           t, p50, t, us[calls * 99 / 100]);
+    fflush(stdout);
+    if (!getenv("FP8D_TORCH_PEERS"))
+        return; /* nobody asked for a comparison */
+    printf("{\"name\":\"request_%llu_tokens_vs_torch_eager\",\"value\":%.4g,\"unit\":\"us\"", t, p50);
+    if (eager[0] > 0)
+        printf(",\"baseline\":%.4g,\"ratio\":%.4g,\"aim\":\"at most\",\"aim_ratio\":0.5}\n", theirs,
+               p50 / theirs);
+    else
+        printf(",\"baseline\":\"no torch\"}\n");
+    fflush(stdout);
+}
+
 static void latency(struct fp8d *c, uint64_t tokens)
 {
     struct fp8d_error err;
-    double *us = malloc(calls * sizeof *us);
-    struct fp8d_forward f = forward_of(Y);
+    double *us = malloc(calls * sizeof *us), eager[ROUNDS];
+    size_t done = 0;
+    torch_open(&torch, tokens, SIDE, SIDE, "eager");
     put(c, X, tokens);
-    for (size_t i = 0; i < calls + 50; i++) {
-        double begin = clock_ms();
-        if (fp8d_forward(c, &f, NULL, NULL, &err))
-            die("forward", err.text);
-        double took = (clock_ms() - begin) * 1e3;
-        if (i >= 50)
-            us[i - 50] = took;
-        if (fp8d_free_tensor(c, Y, NULL, NULL, &err))
-            die("free", err.text);
+    for (size_t r = 0; r < ROUNDS; r++) {
+        for (size_t i = 0; i < calls / 40; i++)
+            (void)request(c); /* warm again after PyTorch's turn */
+        for (; done < calls * (r + 1) / ROUNDS; done++)
+            us[done] = request(c);
+        eager[r] = torch_run(&torch, "eager");
     }
     if (fp8d_free_tensor(c, X, NULL, NULL, &err))
         die("free", err.text);
     qsort(us, calls, sizeof *us, by_value);
-    printf("{\"name\":\"request_%llu_tokens_p50\",\"value\":%.4g,\"unit\":\"us\"}\n"
-           "{\"name\":\"request_%llu_tokens_p99\",\"value\":%.4g,\"unit\":\"us\"}\n",
-           (unsigned long long)tokens, us[calls / 2], (unsigned long long)tokens,
-           us[calls * 99 / 100]);
-    fflush(stdout);
+    qsort(eager, ROUNDS, sizeof *eager, by_value);
+    print_latency(tokens, us, eager);
     free(us);
 }
 
@@ -156,12 +189,14 @@ int main(int argc, char **argv)
     if (argc < 2)
         die("usage", "bench_requests FP8D-PROGRAM [cpu|cuda]");
     calls = strcmp(args[1], "cpu") == 0 ? 30 : 2000;
+    torch_start(&torch);
     if (daemon_start(&server, argv[1], args))
         return 1;
     struct fp8d *c = connect_here();
     make_model(c);
     for (size_t i = 0; i < 3; i++)
         latency(c, tokens[i]);
+    torch_stop(&torch);
     throughput();
     fp8d_close(c);
     int status = daemon_stop(&server);

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/queue.h"
 #include "tests/bench/gpu_peer.h"
+#include "tests/bench/torch_peer.h"
 
 #define ROUNDS_MAX 31
 #define ROTATE_BYTES ((uint64_t)256 << 20) /* that the sets of a variant take together, at least   \
@@ -13,7 +14,9 @@ struct gpu_bench {
     struct fault fault;
     struct backend *timed, *first; /* plans by the clock; the library's first answer */
     struct queue *queue, *queue_first;
+    struct torch_peer torch;
     unsigned rounds;
+    unsigned runs;    /* that the figures printed next are of */
     double copy_rate; /* bytes a microsecond, read and written */
 };
 extern struct gpu_bench bench;
@@ -33,7 +36,7 @@ double burst(cudaStream_t s, run_cb run, void *arg, unsigned count);
 double median(double *v, unsigned n);
 double now_us(void);
 
-/* One line of JSON each; aim NULL or 0: none. */
+/* One line of JSON each; aim NULL or 0: none; a negative baseline: there is no torch. */
 void print_value(const char *name, double value, const char *unit, const char *aim, double at);
 void print_ratio(const char *name, double value, double baseline, const char *unit, double aim);
 
