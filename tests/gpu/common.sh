@@ -42,3 +42,24 @@ versions()
     nvidia-smi --query-gpu=name,uuid,driver_version,memory.total,clocks.sm,power.draw --format=csv,noheader 2>/dev/null || echo "no nvidia-smi"
     echo "$blas: ${folder:-as the loader finds it}"
 }
+
+# gpu FIELD: what nvidia-smi says of the first GPU
+gpu()
+{
+    nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1
+}
+
+# write_results FILE COMMAND KEY ITEMS: $OUT/FILE in the format of tests/check-gpu-results
+write_results()
+{
+    local about
+    [ -n "${OUT:-}" ] || return 0
+    about=$(tests/bench_gpu --device 2>/dev/null)
+    version() { sed -n "s/.*$1 \([0-9.]*\).*/\1/p" <<<"$about"; }
+    printf '{"version": 2, "kernels": "%s", "commands": ["./dev bundle", "%s"], "date": "%s", ' \
+        "$(cat kernels.hash)" "$2" "$(date -u +%F)" >"$OUT/$1"
+    printf '"device": {"name": "%s", "uuid": "%s"}, "driver": "%s", "cuda": "%s", "cublaslt": "%s", ' \
+        "$(gpu name)" "$(gpu uuid)" "$(gpu driver_version)" "$(version CUDA)" "$(version cuBLASLt)" \
+        >>"$OUT/$1"
+    printf '"%s": [%s]}\n' "$3" "$4" >>"$OUT/$1"
+}
