@@ -2,7 +2,7 @@
 # What run-gpu-tests and run-gpu-bench share; sourced by them, in the folder of the bundle.
 #
 # RUNPATH does not reach what a loaded module needs, so the loader is told where cuBLASLt is.
-export LC_ALL=C.UTF-8 FP8D_SRCDIR=$PWD/src FP8D_BUILDDIR=$PWD
+export LC_ALL=C.UTF-8 FP8D_SRCDIR=$PWD/src FP8D_BUILDDIR=$PWD FP8D_GPU_DATA=$PWD/../gpu-data
 export CK_FORK=no CK_VERBOSITY=silent CK_TAP_LOG_FILE_NAME=- # no fork once CUDA has begun
 
 blas=libcublasLt.so.13

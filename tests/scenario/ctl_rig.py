@@ -129,6 +129,22 @@ def write_tensors(path, tensors):
             file.write(data)
 
 
+def read_tensors(path):
+    """{name: array} of a safetensors file of F32 and BF16. Needs numpy and ml_dtypes."""
+    import ml_dtypes
+    import numpy as np
+    dtypes = {"F32": np.float32, "BF16": ml_dtypes.bfloat16}
+    data = read(path)
+    start = 8 + struct.unpack_from("<Q", data)[0]
+    tensors = {}
+    for name, t in json.loads(data[8:start]).items():
+        if name != "__metadata__" and t["dtype"] in dtypes:
+            first, last = t["data_offsets"]
+            array = np.frombuffer(data[start + first:start + last], dtypes[t["dtype"]])
+            tensors[name] = array.reshape(t["shape"])
+    return tensors
+
+
 def model_file(path, layers, outs, ins):
     """Linear layers l0, l1, ... with biases."""
     tensors = {}
