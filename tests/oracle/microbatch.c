@@ -24,6 +24,7 @@ struct oracle_layer {
     bool in_scope;
     struct cast8 seen[2]; /* counts of the open scope; no values */
     double calibrated[2]; /* max |x| over calibrate requests */
+    double *magnitudes;   /* the caller's, or NULL */
 };
 
 static void *need(void *p)
@@ -128,13 +129,25 @@ static void product(const double *x, const double *wt, size_t tokens, size_t out
         }
 }
 
+static void product_of_magnitudes(double *x, double *wt, size_t tokens, size_t out, size_t k,
+                                  double factor, double *y)
+{
+    for (size_t i = 0; i < tokens * k; i++)
+        x[i] = fabs(x[i]);
+    for (size_t i = 0; i < out * k; i++)
+        wt[i] = fabs(wt[i]);
+    product(x, wt, tokens, out, k, y);
+    for (size_t i = 0; i < tokens * out; i++)
+        y[i] *= factor;
+}
+
 /* y = (x * w^T) * factor + bias. */
 static void linear(const struct oracle_layer *l, const float *x, const float *w, size_t tokens,
                    double factor, double *y)
 {
     size_t k = l->in, out = l->out;
-    double *wide = need(malloc((tokens * k + 1) * sizeof *wide));
-    double *turned = need(malloc(out * k * sizeof *turned));
+    double *wide = need(calloc(tokens * k + 1, sizeof *wide));
+    double *turned = need(calloc(out * k + 1, sizeof *turned));
     for (size_t i = 0; i < tokens * k; i++)
         wide[i] = (double)x[i];
     for (size_t o = 0; o < out; o++)
@@ -143,8 +156,15 @@ static void linear(const struct oracle_layer *l, const float *x, const float *w,
     product(wide, turned, tokens, out, k, y);
     for (size_t i = 0; i < tokens * out; i++)
         y[i] = y[i] * factor + (l->bias ? (double)l->bias[i % out] : 0.0);
+    if (l->magnitudes)
+        product_of_magnitudes(wide, turned, tokens, out, k, factor, l->magnitudes);
     free(wide);
     free(turned);
+}
+
+void oracle_magnitudes(struct oracle_layer *l, double *m)
+{
+    l->magnitudes = m;
 }
 
 void oracle_high(const struct oracle_layer *l, const float *x, size_t tokens, double *y)

@@ -18,14 +18,14 @@ START_TEST(create_gives_all_memory_back)
     if (_i & 1)
         maker_free_resident();
     uint64_t used = ledger_used(&D->ledger);
-    int64_t blocks = mem_live_blocks();
+    int64_t blocks = desk_blocks();
     c = maker_of_kind(kind, _i & 1, "m");
     maker_made(&c);
     maker_drop("m");
     if (_i & 1)
         maker_free_resident();
     ck_assert_uint_eq(ledger_used(&D->ledger), used);
-    ck_assert_int_eq(mem_live_blocks(), blocks);
+    ck_assert_int_eq(desk_blocks(), blocks);
     c = maker_of_kind(kind, _i & 1, "m");
     maker_made(&c);
     ask_close(&A);
@@ -88,7 +88,7 @@ START_TEST(create_faults_leave_nothing)
     maker_made(&c);
     maker_drop("m");
     uint64_t used = ledger_used(&D->ledger);
-    int64_t blocks = mem_live_blocks();
+    int64_t blocks = desk_blocks();
     for (bool fired = true; fired; n++) {
         ck_assert_int_lt(n, 1000);
         mem_fault_arm(n, false);
@@ -105,7 +105,7 @@ START_TEST(create_faults_leave_nothing)
             maker_drop("m");
         }
         ck_assert_uint_eq(ledger_used(&D->ledger), used);
-        ck_assert_int_eq(mem_live_blocks(), blocks);
+        ck_assert_int_eq(desk_blocks(), blocks);
     }
     ck_assert_int_ge(failed, 15); /* model, layers, names, two buffers for each of six sites */
     if (_i & 1)

@@ -1,5 +1,4 @@
 /* Models from tensors that cannot be made: the sentence, and nothing is left behind. */
-#include "base/mem.h"
 #include "tests/scenario/maker.h"
 #include "tests/unit/run.h"
 #include "tests/unit/served.h"
@@ -12,13 +11,13 @@
 static void refuse(struct maker *c, unsigned code, const char *parts)
 {
     uint64_t used = ledger_used(&D->ledger);
-    int64_t blocks = mem_live_blocks();
+    int64_t blocks = desk_blocks();
     unsigned there = maker_models(), got = maker_create(&A, c);
     ck_assert_msg(got == code, "code %u, needed %u (%s): %s", got, code, parts, A.text);
     served_says("CreateModel", A.text, parts);
     ck_assert_uint_eq(maker_models(), there);
     ck_assert_uint_eq(ledger_used(&D->ledger), used);
-    ck_assert_int_eq(mem_live_blocks(), blocks);
+    ck_assert_int_eq(desk_blocks(), blocks);
 }
 
 static void refuse_name(const char *name, const char *parts)

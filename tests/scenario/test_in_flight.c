@@ -3,8 +3,6 @@
 #include "tests/scenario/ask.h"
 #include "tests/unit/run.h"
 
-#include "base/mem.h"
-
 #include <stdlib.h>
 
 #define OUT 32
@@ -51,7 +49,7 @@ static void fix_open(struct fix *f)
     ck_assert(!ask_scope_begin(&f->a, 1, "m") && !ask_scope_end(&f->a, 1, true, NULL));
     ck_assert(!ask_drop_model(&f->a, "m", NULL));
     f->used = ledger_used(&f->desk->ledger);
-    f->blocks = mem_live_blocks();
+    f->blocks = desk_blocks();
     load(f);
 }
 
@@ -94,7 +92,7 @@ static unsigned answer(struct fix *f, uint64_t id)
 static void nothing_is_left(struct fix *f)
 {
     ck_assert_uint_eq(ledger_used(&f->desk->ledger), f->used);
-    ck_assert_int_eq(mem_live_blocks(), f->blocks);
+    ck_assert_int_eq(desk_blocks(), f->blocks);
     Fp8d__V1__StatusReply *s = ask_status(&f->other);
     ck_assert(s->contexts == 0 && s->scopes == 0 && s->models == 0 && s->running == 0);
     fp8d__v1__status_reply__free_unpacked(s, NULL);

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "daemon/engine/load.h"
 #include "tests/scenario/stash.h"
+#include "tests/unit/rig.h"
 #include "tests/unit/run.h"
 #include "tests/unit/served.h"
 
@@ -272,14 +273,17 @@ START_TEST(load_faults_peak_of_a_replacing_load)
 }
 END_TEST
 
-/* A large tensor is read by several threads: whichever of their reads fails, or is cancelled, the
- * load ends with one sentence, and the others with it. */
+/* A large tensor is read by several threads (into a GPU's memory by one, in larger blocks):
+ * whichever of their reads fails, or is cancelled, the load ends with one sentence, and the others
+ * with it. */
 START_TEST(load_faults_reads_of_a_large_tensor)
 {
-    static const int at[] = {3, 4, 11, 60, 150, 194};
+    static const int host[] = {3, 4, 11, 60, 150, 194}; /* length, header, factor; 192 of 512 KiB */
+    static const int device[] = {3, 4, 5, 9, 13, 14};   /* length, header, factor; 12 of 8 MiB */
+    const int *at = rig_cuda() ? device : host;
     Fp8d__V1__LoadOptions o = kind_of(0);
     struct blob b = large_file();
-    for (size_t i = 0; i < 2 * (sizeof at / sizeof at[0]); i++) {
+    for (size_t i = 0; i < 2 * (sizeof host / sizeof host[0]); i++) {
         atomic_store(i % 2 ? &cancel_in : &fail_in, at[i / 2]);
         unsigned code = stash_load(&B, "big", &b, &o, NULL);
         ck_assert_msg(code == (i % 2 ? CANCELLED : INTERNAL), "read %d: code %u, %s", at[i / 2],

@@ -1,5 +1,5 @@
 /* Saves and loads together: which recipe is in force, state of another length or format, versions,
- * loads at the same time, and the stored files of every key scheme. */
+ * and loads at the same time. */
 #include "tests/scenario/stash.h"
 #include "tests/unit/run.h"
 #include "tests/unit/served.h"
@@ -324,62 +324,6 @@ START_TEST(save_load_of_one_name_at_once)
 }
 END_TEST
 
-/* --- stored files --- */
-
-static struct blob stored(const char *name)
-{
-    char path[512];
-    const char *src = getenv("FP8D_SRCDIR");
-    ck_assert_msg(src != NULL, "FP8D_SRCDIR is not set");
-    (void)snprintf(path, sizeof path, "%s/tests/data/saves/%s", src, name);
-    return blob_read(path);
-}
-
-static void gives(const struct blob *want, const char *layer, const char *input, const char *output,
-                  Fp8d__V1__Mode mode, Fp8d__V1__FirstMicrobatch first)
-{
-    struct safetensors_tensor x, y;
-    float got[4 * 48];
-    struct desk_forward f = {.model = "s", .layer = layer, .mode = mode, .first = first, .y = got};
-    float *in = malloc(4 * 48 * sizeof *in);
-    const void *bytes = blob_tensor(want, input, &x), *out = blob_tensor(want, output, &y);
-    memcpy(in, bytes, x.bytes);
-    f.x = in;
-    f.tokens = x.dims[0];
-    f.in = x.dims[1];
-    f.out = y.dims[1];
-    ck_assert_msg(desk_forward(D, 1, &f, A.text) == 0, "%s: %s", output, A.text);
-    ck_assert_msg(!memcmp(got, out, y.bytes), "%s differs from the oracle's", output);
-    free(in);
-}
-
-/* Key scheme 1, as the first fp8d wrote it: outputs to the bit by tests/oracle/save_v1.py, and a
- * save of it is the file. */
-START_TEST(save_load_stored_v1)
-{
-    const Fp8d__V1__Mode eval = FP8D__V1__MODE__MODE_EVAL;
-    struct blob file = stored("v1-small.safetensors"),
-                want = stored("v1-small.expected.safetensors");
-    Fp8d__V1__LoadCommitReply *r = load("s", &file);
-    ck_assert_uint_eq(r->report->layers, 3);
-    ck_assert(stash_noted(r, "calibration unfinished"));
-    ck_assert(r->report->recipe->amax_history_len == 6 && r->report->recipe->margin == 1);
-    stash_report_free(r);
-    struct blob again = stash_save(&A, "s");
-    blob_equal(&file, &again);
-    gives(&want, "blocks.0.up", "x32", "up.eval", eval, 0);
-    gives(&want, "blocks.0.down", "x48", "down.eval", eval, 0);
-    gives(&want, "head", "x48", "head.eval", eval, 0);
-    gives(&want, "blocks.0.up", "x32", "up.train_false", FP8D__V1__MODE__MODE_TRAIN,
-          FP8D__V1__FIRST_MICROBATCH__FIRST_MICROBATCH_NO);
-    ck_assert_uint_eq(ask_finish(&A, "s", NULL), 0);
-    gives(&want, "blocks.0.down", "x48", "down.finished", eval, 0);
-    blob_free(&file);
-    blob_free(&want);
-    blob_free(&again);
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("save_load");
@@ -394,7 +338,6 @@ int main(void)
     tcase_add_test(c, save_load_without_state);
     tcase_add_test(c, save_load_weight_version_never_goes_back);
     tcase_add_test(c, save_load_of_one_name_at_once);
-    tcase_add_test(c, save_load_stored_v1);
     suite_add_tcase(s, c);
     return run_suite(s);
 }

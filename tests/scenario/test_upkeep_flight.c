@@ -136,11 +136,11 @@ START_TEST(upkeep_changes_leave_no_memory)
         ck_assert_uint_eq(live_reset(&A, "m"), ASK_OK);
         if (i == 3) {
             used = ledger_used(&D->ledger);
-            blocks = mem_live_blocks();
+            blocks = desk_blocks();
         }
     }
     ck_assert_uint_eq(ledger_used(&D->ledger), used);
-    ck_assert_int_eq(mem_live_blocks(), blocks);
+    ck_assert_int_eq(desk_blocks(), blocks);
 }
 END_TEST
 

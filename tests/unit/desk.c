@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +75,35 @@ bool desk_step(struct desk *d)
     pthread_mutex_unlock(d->lock);
     if (t)
         t->run(t);
+    if (t && d->settles)
+        desk_settle(d);
     return t != NULL;
+}
+
+struct settled {
+    struct queue_note note; /* first */
+    sem_t fired;
+};
+
+static void settled(struct queue_note *note, int status)
+{
+    (void)status;
+    sem_post(&((struct settled *)note)->fired);
+}
+
+void desk_settle(struct desk *d)
+{
+    struct settled s = {.note = {.done = settled}};
+    sem_init(&s.fired, 0, 0);
+    queue_notify(d->engine->queue, &s.note);
+    while (sem_wait(&s.fired)) {
+    }
+    sem_destroy(&s.fired);
+}
+
+int64_t desk_blocks(void)
+{
+    return rig_cuda() ? 0 : mem_live_blocks();
 }
 
 void desk_pump(struct desk *d)
@@ -156,6 +185,7 @@ struct desk *desk_new(const struct engine_options *o, unsigned threads)
     d->now_ns = 1000000000;
     d->exec = (struct exec){d, post, reply, cancelled, now};
     open_engine(d, o, threads);
+    d->settles = rig_cuda() && !threads;
     struct rpc_options r = {
         .engine = d->engine,
         .exec = &d->exec,
@@ -176,6 +206,7 @@ struct desk *desk_new(const struct engine_options *o, unsigned threads)
 void desk_free(struct desk *d)
 {
     desk_pump(d);
+    d->settles = false; /* its queue goes */
     engine_free(d->engine);
     desk_pump(d);
     rpc_free(d->rpc);

@@ -33,12 +33,14 @@ struct desk {
     uint64_t next_id;
     enum net_verdict verdict; /* on the last frame sent */
     bool held;          /* tasks wait until desk_release */
+    bool settles;       /* every task run is followed by desk_settle */
     void *lock;         /* of the task list: the loader posts from its own thread */
     struct exec_task *aside, **aside_last; /* set aside, see below */
 };
 
 /* NULL fields of the options are filled in; inline queues unless threads is not 0. With
- * FP8D_TEST_BACKEND=cuda the backend is that of rig.h. */
+ * FP8D_TEST_BACKEND=cuda the backend is that of rig.h, whose queue is waited for after every task
+ * where an inline queue was asked for: what a task enqueued is complete when the next one runs. */
 struct desk *desk_new(const struct engine_options *o, unsigned threads);
 void desk_free(struct desk *d); /* asserts that nothing is left in the ledger */
 
@@ -58,6 +60,14 @@ void desk_hold(struct desk *d);    /* posted tasks wait */
 void desk_release(struct desk *d); /* and run */
 void desk_pump(struct desk *d);    /* run what is posted, even if held */
 bool desk_step(struct desk *d);    /* run one posted task, even if held; false: there was none */
+
+/* All that the engine has enqueued is complete, its callbacks are called, what they posted waits. */
+void desk_settle(struct desk *d);
+
+/* Live blocks of base/mem.h, to compare before and after; 0 on a GPU, whose backend describes its
+ * free memory in blocks that come and go with its layout. What it leaks all the same,
+ * memory_returns_to_the_start counts. */
+int64_t desk_blocks(void);
 
 /* Stop a computing request in the middle: start it by desk_hold, desk_send and desk_step, then set
  * what the queue posted aside: it counts as running until desk_resume. */

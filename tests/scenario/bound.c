@@ -1,0 +1,53 @@
+#include "tests/scenario/bound.h"
+
+#include "tests/parity/reference.h"
+#include "tests/unit/rig.h"
+
+#include <math.h>
+
+#define CPU_BOUND 1e-5
+
+struct bound bound_new(uint64_t k, uint64_t count)
+{
+    struct bound b = {.k = k, .count = count};
+    b.want = calloc(count + 1, sizeof *b.want);
+    b.magnitude = calloc(count + 1, sizeof *b.magnitude);
+    ck_assert(b.want && b.magnitude);
+    return b;
+}
+
+void bound_free(struct bound *b)
+{
+    free(b->want);
+    free(b->magnitude);
+}
+
+double bound_most(const struct bound *b)
+{
+    double most = 0;
+    for (uint64_t i = 0; i < b->count; i++)
+        if (isfinite(b->want[i]))
+            most = fmax(most, fabs(b->want[i]));
+    return most;
+}
+
+double bound_at(const struct bound *b, uint64_t i)
+{
+    if (!rig_cuda())
+        return CPU_BOUND * bound_most(b);
+    double of_sum = b->high ? reference_bound_high(b->k, true) : reference_bound_fp8(b->k, true);
+    return of_sum * b->magnitude[i] + fabs(b->want[i]) * 0x1p-21;
+}
+
+void bound_check(const struct bound *b, const float *y)
+{
+    double cpu = CPU_BOUND * bound_most(b);
+    for (uint64_t i = 0; i < b->count; i++) {
+        double got = (double)y[i], want = b->want[i];
+        if (got == want || (isnan(got) && isnan(want)))
+            continue;
+        double bound = rig_cuda() ? bound_at(b, i) : cpu;
+        ck_assert_msg(fabs(got - want) <= bound, "output %llu is %.9g, needed %.9g +- %g",
+                      (unsigned long long)i, got, want, bound);
+    }
+}
