@@ -19,6 +19,27 @@ static float *factor_of(const struct qtensor *t)
     return (float *)(void *)((char *)t->mem->data + t->factor_offset);
 }
 
+#ifdef FP8D_MUTANT_AMAX_PADDING
+/* The amax of whole tiles of 16 rows, as far as the buffer goes, over the report's. */
+static int measure_padding(struct cuda_queue *q, const struct cast *c, struct cast_launch a,
+                           struct fault *f)
+{
+    uint64_t size = dtype_bits(c->src.dtype) / 8, padded = (c->src.rows + 15) / 16 * 16;
+    uint64_t most = (c->src.buf->bytes - c->src.offset) / size;
+    void *room;
+    int rc = cuda_scratch(q, sizeof *a.report, "a planted fault", &room, f);
+    a.count = padded * c->src.cols < most ? padded * c->src.cols : most;
+    a.report = room;
+    if (!rc)
+        rc = cuda_check(q->cuda, launch_measure(&a, q->stream), f, "a planted fault");
+    return rc ? rc
+              : cuda_check(q->cuda,
+                           cudaMemcpyAsync(&c->report->slot.amax, &a.report->slot.amax,
+                                           sizeof(float), cudaMemcpyDefault, q->stream),
+                           f, "a planted fault");
+}
+#endif
+
 int cuda_cast(struct queue *base, const struct cast *c, struct qtensor *out, struct fault *f)
 {
     struct cuda_queue *q = (struct cuda_queue *)base;
@@ -46,9 +67,13 @@ int cuda_cast(struct queue *base, const struct cast *c, struct qtensor *out, str
 #ifdef FP8D_MUTANT_SITE_SCALE
     out->site = c->mode == CAST_TENSOR ? NULL : c->site;
 #endif
-    return cuda_check(q->cuda, launch_cast(&a, q->stream), f, "the cast of [%llu, %llu] %s to %s",
-                      (unsigned long long)c->src.rows, (unsigned long long)c->src.cols,
-                      dtype_name(c->src.dtype), dtype_name(c->fmt));
+    rc = cuda_check(q->cuda, launch_cast(&a, q->stream), f, "the cast of [%llu, %llu] %s to %s",
+                    (unsigned long long)c->src.rows, (unsigned long long)c->src.cols,
+                    dtype_name(c->src.dtype), dtype_name(c->fmt));
+#ifdef FP8D_MUTANT_AMAX_PADDING
+    rc = rc ? rc : measure_padding(q, c, a, f);
+#endif
+    return rc;
 }
 
 int cuda_measure(struct queue *base, const struct tensor *t, struct cast_report *report,

@@ -47,10 +47,6 @@ static uint64_t tensor_size(const struct tensor *t)
 
 static const float *factor_of(const struct qtensor *t)
 {
-#ifdef FP8D_MUTANT_SITE_SCALE
-    if (t->site)
-        return &t->site->scale_inv;
-#endif
     return (const float *)(const void *)((const char *)t->mem->data + t->factor_offset);
 }
 
@@ -192,6 +188,19 @@ static int run_direct(struct gemm_run *r, bool add, struct fault *f)
                               (unsigned long long)tensor_size(out));
 }
 
+#ifdef FP8D_MUTANT_SITE_SCALE
+/* Through the tensor's own place: cuBLASLt wants a factor at 16 bytes, and the site has it at 4. */
+static int take_from_site(struct cuda_queue *q, const struct qtensor *t, struct fault *f)
+{
+    void *to = (char *)t->mem->data + t->factor_offset;
+    return !t->site ? 0
+                    : cuda_check(q->cuda,
+                                 cudaMemcpyAsync(to, &t->site->scale_inv, sizeof(float),
+                                                 cudaMemcpyDefault, q->stream),
+                                 f, "a planted fault");
+}
+#endif
+
 int cuda_gemm(struct queue *base, const struct gemm *g, struct fault *f)
 {
     struct gemm_run r = {
@@ -204,6 +213,10 @@ int cuda_gemm(struct queue *base, const struct gemm *g, struct fault *f)
     r.n = r.b.rows;
     r.k = r.a.cols;
     int rc = cuda_begin(r.q, f);
+#ifdef FP8D_MUTANT_SITE_SCALE
+    rc = rc ? rc : take_from_site(r.q, g->a, f);
+    rc = rc ? rc : take_from_site(r.q, g->b, f);
+#endif
     if (rc || !r.m)
         return rc;
     switch (route_of(g, &r.a, &r.b)) {

@@ -5,6 +5,10 @@
 export LC_ALL=C.UTF-8 FP8D_SRCDIR=$PWD/src FP8D_BUILDDIR=$PWD FP8D_GPU_DATA=$PWD/../gpu-data
 export CK_FORK=no CK_VERBOSITY=silent CK_TAP_LOG_FILE_NAME=- # no fork once CUDA has begun
 
+if [ -e scenarios.tgz ]; then
+    tar -xzf scenarios.tgz && rm scenarios.tgz
+fi
+
 blas=libcublasLt.so.13
 
 # blas_folder: where the system has cuBLASLt if its loader does not know it: a toolkit, or the wheel

@@ -231,9 +231,11 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("eval_isolation");
-    TCase *c = tcase_create("eval_isolation");
-    tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, isolation_of_random_interleavings, 0, 16);
+    TCase *random = tcase_create("random"), *c = tcase_create("eval_isolation");
+    tcase_set_timeout(random, 300);
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(random, isolation_of_random_interleavings, 0, 16);
+    suite_add_tcase(s, random);
     tcase_add_test(c, isolation_eval_amax_does_not_leak);
     tcase_add_test(c, isolation_eval_keeps_the_training_copy);
     suite_add_tcase(s, c);

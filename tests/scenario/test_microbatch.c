@@ -179,9 +179,11 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("microbatch");
-    TCase *c = tcase_create("microbatch");
+    TCase *first = tcase_create("as_written"), *c = tcase_create("microbatch");
+    tcase_set_timeout(first, 300);
+    tcase_add_test(first, microbatch_true_then_false_keeps_its_error);
+    suite_add_tcase(s, first);
     tcase_set_timeout(c, 300);
-    tcase_add_test(c, microbatch_true_then_false_keeps_its_error);
     tcase_add_loop_test(c, microbatch_true_then_false_for_every_recipe, 0, 64);
     tcase_add_loop_test(c, microbatch_unset_for_every_recipe, 0, 64);
     tcase_add_test(c, microbatch_current_scaling);

@@ -280,19 +280,21 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("microbatch_engine");
-    TCase *c = tcase_create("microbatch_engine");
+    TCase *c = tcase_create("microbatch_engine"), *between = tcase_create("between");
     tcase_set_timeout(c, 300);
+    tcase_set_timeout(between, 60);
     tcase_add_test(c, engine_true_then_false_keeps_its_error);
     tcase_add_loop_test(c, engine_true_then_false_for_every_recipe, 0, 32);
     tcase_add_loop_test(c, engine_unset_flag_for_every_recipe, 0, 32);
     tcase_add_test(c, engine_format_e4m3_is_the_same_forward);
     tcase_add_loop_test(c, engine_current_scaling_accumulates, 0, 4);
-    tcase_add_test(c, engine_eval_between_true_and_false);
-    tcase_add_test(c, engine_edit_between_true_and_false);
-    tcase_add_test(c, engine_false_before_any_true);
-    tcase_add_test(c, engine_load_between_true_and_false);
-    tcase_add_test(c, engine_scales_move_between_cast_and_product);
+    tcase_add_test(between, engine_eval_between_true_and_false);
+    tcase_add_test(between, engine_edit_between_true_and_false);
+    tcase_add_test(between, engine_false_before_any_true);
+    tcase_add_test(between, engine_load_between_true_and_false);
+    tcase_add_test(between, engine_scales_move_between_cast_and_product);
     tcase_add_loop_test(c, engine_random_sequences, 0, 16);
     suite_add_tcase(s, c);
+    suite_add_tcase(s, between);
     return run_suite(s);
 }
