@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/module.h"
+#include "tests/unit/run.h"
 
 #include <check.h>
 #include <semaphore.h>
@@ -190,24 +191,34 @@ static inline float rig_export(struct rig *r, struct qtensor *t, uint8_t *codes)
 
 /* --- levels x threads: the loop index of a looped test --- */
 
-#define RIG_COMBOS 9
+#define RIG_LEVELS 3
+#define RIG_THREADS 3 /* 1 to 3 of them for each level */
 
-static inline enum cpu_level rig_level(int combo)
+static inline enum cpu_level rig_level(int i)
 {
     static const enum cpu_level levels[] = {CPU_LEVEL_BASELINE, CPU_LEVEL_V3, CPU_LEVEL_V4};
-    return levels[combo / 3];
+    return levels[i];
 }
 
-/* False, and said on stderr, where this host cannot run the combination's level. */
-static inline bool rig_open_combo(struct rig *r, int combo)
+/* How many of the levels this host runs: a higher one has all that a lower one has. */
+static inline int rig_levels(void)
 {
-    enum cpu_level level = rig_level(combo);
-    if (!cpu_level_runs(level)) {
-        (void)fprintf(stderr, "skipped: this host cannot run %s\n", cpu_level_name(level));
-        return false;
-    }
-    rig_open(r, level, (unsigned)(combo % 3) + 1, false);
-    return true;
+    int n = 0;
+    while (n < RIG_LEVELS && cpu_level_runs(rig_level(n)))
+        n++;
+    return n;
+}
+
+/* The others are skips of a program. */
+static inline void rig_skip_levels(struct run_skips *k)
+{
+    for (int i = rig_levels(); i < RIG_LEVELS; i++)
+        run_skip(k, cpu_level_name(rig_level(i)), "this host cannot run it");
+}
+
+static inline void rig_open_combo(struct rig *r, int combo)
+{
+    rig_open(r, rig_level(combo / RIG_THREADS), (unsigned)(combo % RIG_THREADS) + 1, false);
 }
 
 #endif

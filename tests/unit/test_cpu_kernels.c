@@ -10,15 +10,6 @@
 
 /* --- helpers --- */
 
-static const struct cpu_kernels *kernels_or_skip(int i)
-{
-    enum cpu_level level = rig_level(i * 3);
-    if (cpu_level_runs(level))
-        return cpu_kernels_of(level);
-    (void)fprintf(stderr, "skipped: this host cannot run %s\n", cpu_level_name(level));
-    return NULL;
-}
-
 static float value(const void *src, enum dtype t, size_t i)
 {
     if (t == DTYPE_F32)
@@ -84,11 +75,9 @@ static void same_at_all_scales(const struct cpu_kernels *k, const void *src, enu
 START_TEST(kernels_cast_all_16_bit_inputs)
 {
     static uint16_t all[COUNT];
-    const struct cpu_kernels *k = kernels_or_skip(_i);
+    const struct cpu_kernels *k = cpu_kernels_of(rig_level(_i));
     for (size_t i = 0; i < COUNT; i++)
         all[i] = (uint16_t)i;
-    if (!k)
-        return;
     same_at_all_scales(k, all, DTYPE_BF16);
     same_at_all_scales(k, all, DTYPE_F16);
 }
@@ -98,11 +87,10 @@ END_TEST
 START_TEST(kernels_cast_random_float32)
 {
     static uint32_t bits[COUNT];
-    const struct cpu_kernels *k = kernels_or_skip(_i);
+    const struct cpu_kernels *k = cpu_kernels_of(rig_level(_i));
     for (size_t i = 0; i < COUNT; i++)
         bits[i] = (uint32_t)gemm_stream(77, i);
-    if (k)
-        same_at_all_scales(k, bits, DTYPE_F32);
+    same_at_all_scales(k, bits, DTYPE_F32);
 }
 END_TEST
 
@@ -110,7 +98,7 @@ END_TEST
 START_TEST(kernels_cast_float32_at_ties)
 {
     static uint32_t bits[COUNT];
-    const struct cpu_kernels *k = kernels_or_skip(_i);
+    const struct cpu_kernels *k = cpu_kernels_of(rig_level(_i));
     enum dtype fmt[] = {DTYPE_F8_E4M3, DTYPE_F8_E5M2};
     size_t n = 0;
     for (int t = 0; t < 2; t++)
@@ -125,21 +113,17 @@ START_TEST(kernels_cast_float32_at_ties)
         bits[n++] = fp8_float_bits(x);
     for (float x = 57000.0f; x < 62000.0f; x += 16.0f)
         bits[n++] = fp8_float_bits(x);
-    if (k)
-        same(k, bits, DTYPE_F32, 1.0f, DTYPE_F8_E4M3);
-    if (k)
-        same(k, bits, DTYPE_F32, 1.0f, DTYPE_F8_E5M2);
+    same(k, bits, DTYPE_F32, 1.0f, DTYPE_F8_E4M3);
+    same(k, bits, DTYPE_F32, 1.0f, DTYPE_F8_E5M2);
 }
 END_TEST
 
 /* A count that is no multiple of the vector touches nothing behind its end. */
 START_TEST(kernels_cast_odd_counts)
 {
-    const struct cpu_kernels *k = kernels_or_skip(_i);
+    const struct cpu_kernels *k = cpu_kernels_of(rig_level(_i));
     float src[80];
     uint8_t codes[80];
-    if (!k)
-        return;
     for (unsigned n = 0; n < 70; n++) {
         struct amax_slot slot = {0};
         for (unsigned i = 0; i < 80; i++)
@@ -157,13 +141,13 @@ END_TEST
 /* Dequantising every code with several factors gives the scalar product, rounded once. */
 START_TEST(kernels_dequantize_all_codes)
 {
-    const struct cpu_kernels *k = kernels_or_skip(_i);
+    const struct cpu_kernels *k = cpu_kernels_of(rig_level(_i));
     const float factors[] = {1.0f, 0.3f, 0x1p-128f, 0x1p120f, 0x1.fffffep-3f};
     enum dtype fmts[] = {DTYPE_F8_E4M3, DTYPE_F8_E5M2};
     uint8_t codes[256];
     for (unsigned i = 0; i < 256; i++)
         codes[i] = (uint8_t)i;
-    for (unsigned x = 0; k && x < 10; x++) {
+    for (unsigned x = 0; x < 10; x++) {
         uint16_t bf16[256], f16[256];
         float f32[256];
         enum dtype fmt = fmts[x & 1];
@@ -184,14 +168,17 @@ END_TEST
 
 int main(void)
 {
+    struct run_skips skips = {0};
+    int levels = rig_levels();
     Suite *s = suite_create("cpu_kernels");
     TCase *c = tcase_create("levels");
     tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, kernels_cast_all_16_bit_inputs, 0, 3);
-    tcase_add_loop_test(c, kernels_cast_random_float32, 0, 3);
-    tcase_add_loop_test(c, kernels_cast_float32_at_ties, 0, 3);
-    tcase_add_loop_test(c, kernels_cast_odd_counts, 0, 3);
-    tcase_add_loop_test(c, kernels_dequantize_all_codes, 0, 3);
+    tcase_add_loop_test(c, kernels_cast_all_16_bit_inputs, 0, levels);
+    tcase_add_loop_test(c, kernels_cast_random_float32, 0, levels);
+    tcase_add_loop_test(c, kernels_cast_float32_at_ties, 0, levels);
+    tcase_add_loop_test(c, kernels_cast_odd_counts, 0, levels);
+    tcase_add_loop_test(c, kernels_dequantize_all_codes, 0, levels);
     suite_add_tcase(s, c);
-    return run_suite(s);
+    rig_skip_levels(&skips);
+    return run_suite_but(s, &skips);
 }
