@@ -1,4 +1,5 @@
-/* The stored saves of every key scheme: what users have on their disks gives what it always gave. */
+/* The stored saves of every key scheme: what users have on their disks gives what it always gave.
+ */
 #include "tests/oracle/codes.h"
 #include "tests/scenario/bound.h"
 #include "tests/scenario/stash.h"
@@ -58,8 +59,8 @@ static double largest(const struct blob *file, const char *layer)
 }
 
 /* To the bit on the CPU, whose order of summation the oracle has. On a GPU within the bound: no
- * product is above |x| times the largest weight, each and 1/16 of it by its cast (2^-10 for a weight
- * among the subnormals at scale 1). */
+ * product is above |x| times the largest weight, each and 1/16 of it by its cast (2^-10 for a
+ * weight among the subnormals at scale 1). */
 static void compare(const struct desk_forward *f, const float *got, const float *want,
                     double weight, const char *what)
 {
@@ -67,8 +68,8 @@ static void compare(const struct desk_forward *f, const float *got, const float 
     for (size_t i = 0; i < b.count; i++) {
         b.want[i] = (double)want[i];
         for (size_t k = 0; k < f->in; k++)
-            b.magnitude[i] += fabs((double)f->x[i / f->out * f->in + k]) * 17 / 16 *
-                              (weight * 17 / 16 + 0x1p-10);
+            b.magnitude[i] +=
+                fabs((double)f->x[i / f->out * f->in + k]) * 17 / 16 * (weight * 17 / 16 + 0x1p-10);
     }
     if (rig_cuda())
         bound_check(&b, got);
@@ -78,8 +79,9 @@ static void compare(const struct desk_forward *f, const float *got, const float 
     bound_free(&b);
 }
 
-static void gives(const struct blob *file, const struct blob *want, const char *layer, const char *input, const char *output,
-                  Fp8d__V1__Mode mode, Fp8d__V1__FirstMicrobatch first)
+static void gives(const struct blob *file, const struct blob *want, const char *layer,
+                  const char *input, const char *output, Fp8d__V1__Mode mode,
+                  Fp8d__V1__FirstMicrobatch first)
 {
     struct safetensors_tensor x, y;
     float got[4 * 48];
