@@ -20,6 +20,7 @@ int fp8d_submit_forward(struct fp8d *c, const struct fp8d_forward *forward,
     m.output_id = forward->output_id;
     m.context_id = forward->context_id;
     m.expect = call_expect(&expected, &forward->expect);
+    m.time_compute = forward->time_compute;
     r.buffer = forward->output;
     return call_submit(c, &r, call, id, err);
 }

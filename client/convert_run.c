@@ -121,6 +121,7 @@ int convert_forward(struct fp8d_result *r, const Fp8d__V1__ForwardReply *m, stru
     convert_cast(m->weight, &s->has_weight, &s->weight);
     s->weight_copy = (enum fp8d_weight_copy)m->weight_copy;
     s->scales_applied = m->scales_applied;
+    s->compute_ns = m->compute_ns;
     r->body = s;
     return convert_tensor(r, m->output, &s->output, f);
 }

@@ -750,6 +750,7 @@ struct fp8d_forward {
     uint64_t context_id;          /* train: keep what backward needs under it; 0: nothing */
     struct fp8d_expect expect;
     struct fp8d_buffer output;    /* where the output shall go */
+    bool time_compute;            /* read the device's clock: compute_ns of the result */
 };
 
 struct fp8d_forward_result {
@@ -759,6 +760,9 @@ struct fp8d_forward_result {
     struct fp8d_cast weight;   /* if has_weight: of the bytes that were multiplied with */
     enum fp8d_weight_copy weight_copy;
     bool scales_applied; /* this request's own scope ended with it */
+    uint64_t compute_ns; /* of the device's clock, from before the first to behind the last
+                            operation, copies to and from the device included; 0 unless
+                            time_compute, and for zero tokens */
 };
 
 /* y = x W^T + b. */

@@ -183,3 +183,14 @@ int backend_compare(struct queue *q, const struct tensor *a, const struct tensor
         rc = check_dim(b->cols, a->cols, "compare.b.cols", f);
     return rc ? rc : q->backend->ops->compare(q, a, b, report, f);
 }
+
+int backend_stamp(struct queue *q, uint64_t *at, struct fault *f)
+{
+    if (!at)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "stamp.at is missing");
+    if ((uintptr_t)at % sizeof *at)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "stamp.at is %llu bytes behind a multiple of 8, needed 0",
+                         (unsigned long long)((uintptr_t)at % sizeof *at));
+    return q->backend->ops->stamp(q, at, f);
+}

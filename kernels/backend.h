@@ -133,6 +133,7 @@ struct backend_ops {
     int (*apply)(struct queue *q, const struct apply *a, struct fault *f);
     int (*compare)(struct queue *q, const struct tensor *a, const struct tensor *b,
                    struct compare_report *report, struct fault *f);
+    int (*stamp)(struct queue *q, uint64_t *at, struct fault *f);
 };
 
 /* --- front functions --- */
@@ -154,5 +155,10 @@ int backend_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *
 int backend_apply(struct queue *q, const struct apply *a, struct fault *f);
 int backend_compare(struct queue *q, const struct tensor *a, const struct tensor *b,
                     struct compare_report *report, struct fault *f);
+/* *at = nanoseconds of the device's clock, when all that was enqueued before is complete and nothing
+ * that comes behind has begun; never 0. `at` is inside a BUFFER_HOST buffer, at a multiple of 8. Two
+ * readings of one backend may be compared, and are alike where less than a step of the clock lies
+ * between: a GPU's is as fine as the driver makes it, the CPU's is CLOCK_MONOTONIC. */
+int backend_stamp(struct queue *q, uint64_t *at, struct fault *f);
 
 #endif

@@ -10,9 +10,10 @@
 #include <errno.h>
 #include <string.h>
 
-/* Host-readable memory of one request: two reports, then two mirrors. */
+/* Host-readable memory of one request: reports and readings of the clock, then two mirrors. */
 struct scratch {
     struct cast_report input, weight;
+    uint64_t begun, ended; /* 0: not read */
 };
 
 struct forward {
@@ -204,6 +205,28 @@ static int enqueue_calibrate(struct forward *w, struct fault *f)
     return rc ? rc : stage_back(a->lease->engine, &w->y, &w->output.high, f);
 }
 
+/* A clock that cannot be read fails nothing: behind an apply the state has moved already. */
+static void enqueue_reading(struct forward *w, uint64_t *at)
+{
+    struct fault f;
+    if (w->a.time_compute)
+        (void)backend_stamp(w->a.lease->engine->queue, at, &f);
+}
+
+/* What cannot be enqueued leaves its fault in the op: what was, must complete first. */
+static void enqueue(struct forward *w)
+{
+    struct scratch *s = w->scratch->data;
+    if (!operand_rows(&w->input))
+        return;
+    enqueue_reading(w, &s->begun);
+    if (w->a.mode == MODE_CALIBRATE)
+        (void)enqueue_calibrate(w, &w->op.fault);
+    else
+        (void)enqueue_fp8(w, &w->op.fault);
+    enqueue_reading(w, &s->ended);
+}
+
 /* --- after compute --- */
 
 static void take_max(struct site *s, const struct cast_report *r)
@@ -297,6 +320,8 @@ static void forward_finish(struct op *op)
     r.applied = w->apply;
     r.incarnation = w->incarnation;
     r.weight_version = w->weight_version;
+    const struct scratch *s = scratch_of(w);
+    r.compute_ns = s->begun && s->ended > s->begun ? s->ended - s->begun : 0;
     w->done(w->arg, &op->fault, &r);
     forward_free(w);
 }
@@ -361,11 +386,7 @@ int forward_start(const struct forward_args *a, forward_done_cb done, void *arg,
     }
     const struct scaler *site = site_mirror(&a->layer->sites[SITE_WEIGHT]);
     w->choice = weight_choose(&a->layer->weight, &a->model->recipe, site, a->mode, a->first);
-    /* What cannot be enqueued leaves its fault in the op: what was, must complete first. */
-    if (operand_rows(&w->input) && a->mode == MODE_CALIBRATE)
-        (void)enqueue_calibrate(w, &w->op.fault);
-    else if (operand_rows(&w->input))
-        (void)enqueue_fp8(w, &w->op.fault);
+    enqueue(w);
     op_submit(&w->op, a->lease->engine->queue);
     return 0;
 }

@@ -22,6 +22,7 @@ struct forward_args {
     uint64_t output_id;           /* 0: the output is handed to `done` alone */
     uint64_t context_id;          /* 0: none */
     uint64_t inline_max;          /* bytes an output without output_id may have; 0: any */
+    bool time_compute;            /* read the device's clock before and behind */
 };
 
 struct forward_result {
@@ -33,6 +34,7 @@ struct forward_result {
     enum copy_action copy;        /* COPY_NONE in calibrate and for zero tokens */
     bool applied;                 /* the request's own scope ended with it */
     uint64_t incarnation, weight_version; /* that it was computed with */
+    uint64_t compute_ns; /* between the two readings of the device's clock; 0: there are none */
 };
 
 /* Exactly one call, on the engine thread; `r` is NULL when the fault's code is not 0. */

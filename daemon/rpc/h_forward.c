@@ -36,6 +36,7 @@ static void on_forward(void *arg, const struct fault *f, const struct forward_re
     }
     m.weight_copy = (Fp8d__V1__WeightCopy)r->copy;
     m.scales_applied = r->applied;
+    m.compute_ns = r->compute_ns;
     request_stamp(rq, r->incarnation, r->weight_version);
     if (in->output_id)
         request_answer(rq, &m.base, NULL, 0);
@@ -69,6 +70,7 @@ void rpc_forward(struct request *rq)
         .output_dtype = tensors_dtype(in->output_dtype),
         .output_id = in->output_id,
         .context_id = in->context_id,
+        .time_compute = in->time_compute,
         .inline_max = rq->rpc->o.caps.payload,
     };
     int rc = reply_find_layer(rq, in->model, in->layer, &a.model, &a.layer, &f);

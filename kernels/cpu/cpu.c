@@ -105,6 +105,7 @@ static const struct backend_ops cpu_ops = {
     .gemm_high = cpu_gemm_high,
     .apply = cpu_apply,
     .compare = cpu_compare,
+    .stamp = cpu_stamp,
 };
 
 /* Those this process may run on: a container's share, not the host's number. */

@@ -28,6 +28,7 @@ int cpu_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct
 int cpu_apply(struct queue *q, const struct apply *a, struct fault *f);
 int cpu_compare(struct queue *q, const struct tensor *a, const struct tensor *b,
                 struct compare_report *report, struct fault *f);
+int cpu_stamp(struct queue *q, uint64_t *at, struct fault *f);
 
 static inline void *tensor_data(const struct tensor *t)
 {

@@ -1,8 +1,9 @@
-/* Operations that move state rather than compute layers: copy, apply, compare. */
+/* Operations that move state rather than compute layers: copy, apply, compare, stamp. */
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/queue.h"
 
 #include <string.h>
+#include <time.h>
 
 struct copy_run {
     char *dst;
@@ -104,4 +105,23 @@ int cpu_compare(struct queue *q, const struct tensor *a, const struct tensor *b,
 {
     struct compare_run r = {*a, *b, report};
     return cpu_queue_post((struct cpu_queue *)q, compare_execute, &r, sizeof r, NULL, 0, f);
+}
+
+struct stamp_run {
+    uint64_t *at;
+};
+
+static void stamp_execute(struct cpu_queue *q, void *args)
+{
+    const struct stamp_run *r = args;
+    struct timespec t;
+    (void)q;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    *r->at = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+int cpu_stamp(struct queue *q, uint64_t *at, struct fault *f)
+{
+    struct stamp_run r = {at};
+    return cpu_queue_post((struct cpu_queue *)q, stamp_execute, &r, sizeof r, NULL, 0, f);
 }

@@ -99,6 +99,7 @@ static const struct backend_ops cuda_ops = {
     .gemm_high = cuda_gemm_high,
     .apply = cuda_apply,
     .compare = cuda_compare,
+    .stamp = cuda_stamp,
 };
 
 /* The one function of the driver that the runtime does not offer. */

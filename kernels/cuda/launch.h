@@ -88,6 +88,9 @@ cudaError_t launch_compare(const void *a, enum dtype ta, const void *b, enum dty
                            uint64_t count, struct compare_report *partial,
                            struct compare_report *report, cudaStream_t stream);
 
+/* stamp.cu: *at = nanoseconds of the device's clock. */
+cudaError_t launch_stamp(uint64_t *at, cudaStream_t stream);
+
 /* copy.cu */
 cudaError_t launch_copy(void *dst, const void *src, uint64_t bytes, cudaStream_t stream);
 cudaError_t launch_store_float(float *dst, float value, cudaStream_t stream);

@@ -27,6 +27,7 @@ int cuda_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struc
 int cuda_apply(struct queue *q, const struct apply *a, struct fault *f);
 int cuda_compare(struct queue *q, const struct tensor *a, const struct tensor *b,
                  struct compare_report *report, struct fault *f);
+int cuda_stamp(struct queue *q, uint64_t *at, struct fault *f);
 
 static inline void *tensor_data(const struct tensor *t)
 {

@@ -1,4 +1,4 @@
-/* Operations that move state rather than compute layers: copy, apply, compare. */
+/* Operations that move state rather than compute layers: copy, apply, compare, stamp. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/queue.h"
 
@@ -95,4 +95,11 @@ int cuda_compare(struct queue *base, const struct tensor *a, const struct tensor
                                      a->rows * a->cols, partial, report, q->stream),
                       f, "comparing [%llu, %llu]", (unsigned long long)a->rows,
                       (unsigned long long)a->cols);
+}
+
+int cuda_stamp(struct queue *base, uint64_t *at, struct fault *f)
+{
+    struct cuda_queue *q = (struct cuda_queue *)base;
+    int rc = cuda_begin(q, f);
+    return rc ? rc : cuda_check(q->cuda, launch_stamp(at, q->stream), f, "reading the clock");
 }

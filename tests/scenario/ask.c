@@ -130,6 +130,7 @@ unsigned ask_forward(struct ask *a, struct ask_forward *f)
     m.output_dtype = f->output_dtype;
     m.output_id = f->output_id;
     m.context_id = f->context_id;
+    m.time_compute = f->time_compute;
     unsigned code = call(a, REQUEST_FORWARD, &m.base, f->x.data, tensor_bytes(&f->x), &frame);
     if (code)
         return code;

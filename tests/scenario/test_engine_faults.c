@@ -15,12 +15,13 @@
 
 /* --- fixture --- */
 
-enum kind { TRAIN, TRAIN_UNSET, TRAIN_IN_SCOPE, EVAL, CALIBRATE, CHECK, EDIT, FINISH, KINDS };
+enum kind { TRAIN, TRAIN_UNSET, TRAIN_IN_SCOPE, TRAIN_TIMED, EVAL, CALIBRATE, CHECK, EDIT, FINISH, KINDS };
 
 struct fix {
     struct desk *desk;
     struct ask a;
     float *w, *x;
+    bool time_compute; /* of forwards */
 };
 
 static unsigned forward(struct fix *f, Fp8d__V1__Mode mode, Fp8d__V1__FirstMicrobatch first)
@@ -28,6 +29,7 @@ static unsigned forward(struct fix *f, Fp8d__V1__Mode mode, Fp8d__V1__FirstMicro
     bool train = mode == FP8D__V1__MODE__MODE_TRAIN;
     struct ask_forward r = {.model = "m", .layer = "l", .mode = mode, .first = first,
                             .output_id = ID, .context_id = train ? ID : 0,
+                            .time_compute = f->time_compute,
                             .x = ask_f32(f->x, TOKENS, IN)};
     unsigned code = ask_forward(&f->a, &r);
     ask_forward_free(&r);
@@ -58,6 +60,7 @@ static void fix_open(struct fix *f, enum kind kind)
     take_back(f);
     if (kind == TRAIN_IN_SCOPE)
         ck_assert(!ask_scope_begin(&f->a, 1, "m"));
+    f->time_compute = kind == TRAIN_TIMED;
 }
 
 static void fix_close(struct fix *f)

@@ -251,6 +251,19 @@ START_TEST(backend_takes_zero_rows)
 }
 END_TEST
 
+/* A stamp needs a place of its own size that the device can write at once. */
+START_TEST(backend_refuses_a_stamp_nowhere)
+{
+    struct buffer *at = rig_buffer(&rig, 16, (uint64_t[2]){1, 2});
+    refused(backend_stamp(rig.q, NULL, &rig.f), "stamp.at is missing");
+    refused(backend_stamp(rig.q, (uint64_t *)(void *)((char *)at->host + 3), &rig.f),
+            "stamp.at is 3 bytes behind a multiple of 8, needed 0");
+    rig_wait(&rig);
+    ck_assert_mem_eq(at->host, ((uint64_t[2]){1, 2}), 16);
+    buffer_unref(at);
+}
+END_TEST
+
 static TCase *case_gemm(void)
 {
     TCase *c = tcase_create("gemm");
@@ -274,6 +287,7 @@ static TCase *case_rest(void)
     tcase_add_test(c, backend_checks_applies);
     tcase_add_test(c, backend_compares_equal_shapes);
     tcase_add_test(c, backend_takes_zero_rows);
+    tcase_add_test(c, backend_refuses_a_stamp_nowhere);
     return c;
 }
 

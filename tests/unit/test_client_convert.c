@@ -252,9 +252,7 @@ START_TEST(test_forward)
     Fp8d__V1__TensorRef t = FP8D__V1__TENSOR_REF__INIT;
     Fp8d__V1__CastInfo input = some_cast(100), weight = some_cast(200);
     uint64_t dims[2] = {3, 5};
-    t.dtype = FP8D__V1__DTYPE__DTYPE_F16;
-    t.dims = dims;
-    t.n_dims = 2;
+    t.dtype = FP8D__V1__DTYPE__DTYPE_F16, t.dims = dims, t.n_dims = 2;
     t.place_case = FP8D__V1__TENSOR_REF__PLACE_TENSOR_ID;
     t.tensor_id = 77;
     m.output = &t;
@@ -262,9 +260,11 @@ START_TEST(test_forward)
     m.weight = &weight;
     m.weight_copy = FP8D__V1__WEIGHT_COPY__WEIGHT_COPY_RECAST;
     m.scales_applied = true;
+    m.compute_ns = 1ull << 40;
     struct fp8d_result *r = good(REQUEST_FORWARD, &m);
     const struct fp8d_forward_result *y = fp8d_result_forward(r);
     ck_assert(y->has_input && y->has_weight && y->scales_applied);
+    ck_assert_uint_eq(y->compute_ns, 1ull << 40);
     check_cast(&y->input, 100);
     check_cast(&y->weight, 200);
     ck_assert_int_eq(y->weight_copy, FP8D_WEIGHT_RECAST);

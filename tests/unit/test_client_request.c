@@ -57,7 +57,8 @@ START_TEST(test_forward)
                              .output_dtype = FP8D_F16,
                              .output_id = 5,
                              .context_id = 6,
-                             .expect = {10, 11}};
+                             .expect = {10, 11},
+                             .time_compute = true};
     KEPT(fp8d_forward(b.c, &q, &some_call, NULL, &err));
     Fp8d__V1__ForwardRequest *m = SEEN(forward);
     check_head(m->head);
@@ -76,6 +77,7 @@ START_TEST(test_forward)
     ck_assert_uint_eq(m->context_id, 6);
     ck_assert_uint_eq(m->expect->incarnation, 10);
     ck_assert_uint_eq(m->expect->weight_version, 11);
+    ck_assert(m->time_compute);
     ck_assert_uint_eq(seen.payload_len, 6);
     ck_assert_mem_eq(seen.payload, codes, 6);
     FREE(forward, m);

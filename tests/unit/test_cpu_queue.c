@@ -190,6 +190,43 @@ START_TEST(queue_keeps_its_own_rounding)
 }
 END_TEST
 
+/* Readings of the device's clock rise in queue order, are made only when their turn comes, and have
+ * the work between them between them. */
+START_TEST(queue_stamps_rise)
+{
+    struct rig r;
+    struct gate g;
+    rig_open(&r, CPU_LEVEL_AUTO, 2, false);
+    struct qtensor *t = gate_shut(&r, &g);
+    if (rig_cuda()) /* whose stream a callback does not hold up */
+        sem_post(&g.open);
+    struct buffer *at = rig_buffer(&r, 4 * sizeof(uint64_t), (uint64_t[4]){0});
+    const volatile uint64_t *read = at->host;
+    struct tensor a = rig_tensor(&r, DTYPE_F32, 512, 512, NULL);
+    memset(a.buf->host, 0, a.buf->bytes);
+    struct tensor y = rig_tensor(&r, DTYPE_F32, 512, 512, NULL);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(backend_stamp(r.q, (uint64_t *)at->host + i, &r.f), 0);
+        if (i == 1)
+            ck_assert_int_eq(backend_gemm_high(r.q, &(struct gemm_high){a, a, NULL, y}, &r.f), 0);
+    }
+    if (!rig_cuda()) {
+        ck_assert(!read[0] && !read[3]);
+        sem_post(&g.open);
+    }
+    rig_wait(&r);
+    ck_assert_uint_gt(read[0], 0);
+    ck_assert_uint_ge(read[1], read[0]);
+    ck_assert_uint_gt(read[2], read[1]);
+    ck_assert_uint_ge(read[3], read[2]);
+    buffer_unref(a.buf);
+    buffer_unref(y.buf);
+    buffer_unref(at);
+    qtensor_unref(t);
+    rig_close(&r);
+}
+END_TEST
+
 /* Each allocation of opening a backend and a queue fails once: clean error, nothing left. */
 START_TEST(queue_open_survives_each_failed_allocation)
 {
@@ -245,6 +282,7 @@ int main(void)
     TCase *c = tcase_create("queue");
     tcase_add_test(c, queue_close_completes_what_is_enqueued);
     tcase_add_test(c, queue_names_its_thread);
+    tcase_add_test(c, queue_stamps_rise);
     tcase_add_loop_test(c, queue_keeps_its_own_rounding, 0, 2);
     tcase_add_loop_test(c, queue_post_survives_each_failed_allocation, 0, 2);
     if (!rig_cuda()) { /* operations run on the callbacks' thread, in tiles, or inline */
