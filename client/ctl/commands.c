@@ -1,3 +1,4 @@
+#include "client/ctl/bench_plan.h"
 #include "client/ctl/ctl.h"
 
 #include <stdio.h>
@@ -80,6 +81,19 @@ static const struct arg_option ping_options[] = {
     OPTIONS_END,
 };
 
+static const struct arg_option bench_options[] = {
+    {"layer", "M,N,K", "tokens, out_features, in_features (16,4096,4096)", 0, 0, false},
+    {"clients", "N", "connections, 1 to 256 (1)", 1, BENCH_CLIENTS_MAX, false},
+    {"depth", "N", "forwards under way on each, 1 to 512 (1)", 1, BENCH_DEPTH_MAX, false},
+    {"requests", "N", "of each client and plane, 1 to 1000000; default: 2 seconds of them", 1,
+     BENCH_REQUESTS_MAX, false},
+    {"mode", "eval|train", "default: eval", 0, 0, false},
+    {"plane", "resident|inline|both", "inputs and outputs stay, travel, or both in turn (both)", 0,
+     0, false},
+    {"dtype", "bf16|f16|f32", "of input, weight and output (bf16)", 0, 0, false},
+    OPTIONS_END,
+};
+
 static const char load_detail[] =
     "Of the recipe, what is not given is what the file saved, else delayed, hybrid,\n"
     "1024, max, 0.";
@@ -96,6 +110,11 @@ static const char create_detail[] =
     "...]}\n"
     "The recipe and its members, primary_fp8 and bias may be left out. A relative FILE\n"
     "starts in the folder of SPEC.json. The name MODEL must be free.";
+static const char bench_detail[] =
+    "Makes a model fp8ctl-bench-... of random numbers, and drops it at the end, also when\n"
+    "interrupted. DEVICE is the median of a forward's time on the device. OVERHEAD is what a\n"
+    "forward took beyond that; with more than one under way the same difference is called\n"
+    "WAITING, for it holds the waiting for the others.";
 
 const struct command commands[] = {
     {"status", "", "what the server is and does", no_options, 0, 0, false, false, cmd_status, NULL},
@@ -125,6 +144,8 @@ const struct command commands[] = {
     {"check", "MODEL/LAYER", "FP8 against high precision, for one input", check_options, 1, 1,
      false, false, cmd_check, NULL},
     {"ping", "", "measure round trips", ping_options, 0, 0, false, false, cmd_ping, NULL},
+    {"bench", "", "measure forwards of a temporary model", bench_options, 0, 0, false, false,
+     cmd_bench, bench_detail},
     {"batch", "FILE", "run commands of a file ('-': stdin), one a line, on one connection",
      no_options, 1, 1, false, false, cmd_batch, NULL},
     {NULL, NULL, NULL, NULL, 0, 0, false, false, NULL, NULL},

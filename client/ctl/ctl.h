@@ -101,5 +101,6 @@ int cmd_scope(struct ctl *ctl, const struct args *a);
 int cmd_scaling(struct ctl *ctl, const struct args *a);
 int cmd_check(struct ctl *ctl, const struct args *a);
 int cmd_batch(struct ctl *ctl, const struct args *a);
+int cmd_bench(struct ctl *ctl, const struct args *a);
 
 #endif

@@ -61,14 +61,15 @@ bad()
 # --- help ---
 
 commands="status models layers load unload save create set-weight forward calibration scope recipe scaling
-    check ping batch"
+    check ping bench batch"
 
 run --help
 # shellcheck disable=SC2086 # one word each
 is "--help lists all commands and options" shows $commands --socket --json --timeout --version \
     --recipe --fp8-format --amax-history-len --amax-algo --margin --no-strict --only --skip \
     --primary-fp8 --dequantize --allow-nan --finish-calibration --server-path --input --bias --output \
-    --output-dtype --mode --first-microbatch --history --reset --freeze --unfreeze --count
+    --output-dtype --mode --first-microbatch --history --reset --freeze --unfreeze --count \
+    --layer --clients --depth --requests --plane --dtype
 run --help
 is "--help names the exit codes" shows "0 ok, 1 failed, 2 usage, 3 cannot connect"
 for command in $commands; do
@@ -122,7 +123,15 @@ bad "exclude each other" scaling m --freeze --unfreeze
 bad "exclude each other" scaling m --history --reset
 bad "--reset is for a whole MODEL" scaling m/l --reset
 bad "--unfreeze takes no value" scaling m --unfreeze=yes
-bad "unknown command 'bench'" bench
+bad "bench takes no arguments, got 1 argument" bench m
+bad "--layer is '1,16', needed three whole numbers M,N,K" bench --layer 1,16
+bad "K is 24, needed a multiple of 16 from 16 to 16777216" bench --layer 1,16,24
+bad "--clients is '257', needed a whole number from 1 to 256" bench --clients 257
+bad "--depth is '0', needed a whole number from 1 to 512" bench --depth 0
+bad "--requests is 'all', needed a whole number from 1 to 1000000" bench --requests all
+bad "--mode is 'calibrate', needed eval|train" bench --mode calibrate
+bad "--plane is 'all', needed resident|inline|both" bench --plane all
+bad "--dtype is 'f64', needed bf16|f16|f32" bench --dtype f64
 bad "load takes MODEL PATH, got 1 argument" load m
 bad "status takes no arguments, got 1 argument" status now
 bad "'m' is not MODEL/LAYER" forward m --input x
@@ -141,6 +150,8 @@ bad "\\x1b[31m" $'\e[31mred'
 
 run --socket /nonexistent/s status
 is "no server there: exit code 3, the path is named" ends 3 "/nonexistent/s"
+run --socket /nonexistent/s bench
+is "no server to measure: exit code 3" ends 3 "/nonexistent/s"
 run status --socket /nonexistent/s
 is "options of the program may follow the command" ends 3 "/nonexistent/s"
 FP8D_SOCKET=/nonexistent/env run status
