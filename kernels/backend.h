@@ -3,6 +3,8 @@
  * Everything is asynchronous: operations are enqueued and complete in queue order; the caller never
  * blocks on compute. A queue belongs to one thread (the engine, the loader). The caller keeps every
  * buffer and qtensor that an operation names referenced until a note enqueued later has fired.
+ * An operation may fail later than its call: the next note tells, and what was enqueued between the
+ * two is not executed (exports call back all the same).
  *
  * Front functions check shapes, dtypes, sizes and alignment, and return FP8D_EINVALID_ARGUMENT with
  * the field, the value found and the value needed; backends may rely on what was checked. Zero rows
@@ -84,8 +86,10 @@ struct backend_info {
  * the first failure of an operation since the last note. Must not block. */
 struct queue_note {
     void (*done)(struct queue_note *note, int status);
-    struct queue_note *next; /* the queue's, as is mark */
-    uint64_t mark;
+    struct fault *fault; /* gets that failure's sentence, unless it has one; may be NULL */
+    struct queue_note *next; /* the queue's, as are those below */
+    uint64_t turn, mark;
+    int status;
 };
 
 /* First member of every backend's queue object. */

@@ -17,7 +17,7 @@ static void on_engine(struct exec_task *task)
 static void on_complete(struct queue_note *note, int status)
 {
     struct op *op = CONTAINER(note, struct op, note);
-    if (status && !op->fault.code)
+    if (status && !op->fault.code) /* a backend that lost its device has no sentence for each */
         fault_set(&op->fault, status, "the backend failed: %s", status_text(status));
     op->exec->post(op->exec->self, &op->task);
 }
@@ -29,6 +29,7 @@ void op_init(struct op *op, const struct exec *exec, void (*finish)(struct op *o
     op->finish = finish;
     op->task.run = on_engine;
     op->note.done = on_complete;
+    op->note.fault = &op->fault;
 }
 
 void op_submit(struct op *op, struct queue *q)

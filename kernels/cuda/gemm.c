@@ -201,24 +201,34 @@ static int take_from_site(struct cuda_queue *q, const struct qtensor *t, struct 
 }
 #endif
 
-int cuda_gemm(struct queue *base, const struct gemm *g, struct fault *f)
+/* As it waits for the launching thread: the bias by value. */
+struct gemm_call {
+    struct gemm g;
+    struct tensor bias;
+};
+
+static int gemm_run(struct cuda_queue *q, void *args, struct fault *f)
 {
+    struct gemm_call *call = args;
+    const struct gemm *g = &call->g;
     struct gemm_run r = {
-        .q = (struct cuda_queue *)base,
+        .q = q,
         .g = g,
         .a = qtensor_form(g->a, g->a_transposed),
         .b = qtensor_form(g->b, g->b_transposed),
     };
+    int rc = 0;
     r.m = r.a.rows;
     r.n = r.b.rows;
     r.k = r.a.cols;
-    int rc = cuda_begin(r.q, f);
+    if (g->bias)
+        call->g.bias = &call->bias;
 #ifdef FP8D_MUTANT_SITE_SCALE
-    rc = rc ? rc : take_from_site(r.q, g->a, f);
-    rc = rc ? rc : take_from_site(r.q, g->b, f);
-#endif
-    if (rc || !r.m)
+    rc = take_from_site(q, g->a, f);
+    rc = rc ? rc : take_from_site(q, g->b, f);
+    if (rc)
         return rc;
+#endif
     switch (route_of(g, &r.a, &r.b)) {
     case ROUTE_FINISH:
         return run_finish(&r, f);
@@ -229,4 +239,14 @@ int cuda_gemm(struct queue *base, const struct gemm *g, struct fault *f)
         /* No algorithm with this epilogue: the bias is a pass of its own. */
         return rc == FP8D_EUNIMPLEMENTED ? run_finish(&r, f) : rc;
     }
+}
+
+int cuda_gemm(struct queue *q, const struct gemm *g, struct fault *f)
+{
+    struct gemm_call call = {.g = *g};
+    if (!qtensor_form(g->a, g->a_transposed).rows)
+        return 0;
+    if (g->bias)
+        call.bias = *g->bias;
+    return cuda_post((struct cuda_queue *)q, gemm_run, &call, sizeof call, f);
 }

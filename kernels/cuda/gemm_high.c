@@ -34,19 +34,22 @@ static int place(struct cuda_queue *q, const struct tensor *t, enum dtype as, vo
         dtype_name(t->dtype));
 }
 
-int cuda_gemm_high(struct queue *base, const struct gemm_high *g, struct fault *f)
+struct high_run {
+    struct gemm_high g;
+    struct tensor bias;
+};
+
+static int high_run(struct cuda_queue *q, void *args, struct fault *f)
 {
-    struct cuda_queue *q = (struct cuda_queue *)base;
+    struct high_run *r = args;
+    const struct gemm_high *g = &r->g;
     enum dtype as = common(g);
     uint64_t m = g->a.rows, n = g->b.rows, k = g->a.cols;
     uint64_t room_a = usable(&g->a, as) ? 0 : room_for(&g->a, as);
     uint64_t room_b = usable(&g->b, as) ? 0 : room_for(&g->b, as);
     void *scratch;
-    int rc = cuda_begin(q, f);
-    if (rc || !m)
-        return rc;
-    rc = cuda_scratch(q, room_a + room_b + m * n * sizeof(float), "a high-precision GEMM", &scratch,
-                      f);
+    int rc = cuda_scratch(q, room_a + room_b + m * n * sizeof(float), "a high-precision GEMM",
+                          &scratch, f);
     if (rc)
         return rc;
     char *at = scratch;
@@ -67,8 +70,18 @@ int cuda_gemm_high(struct queue *base, const struct gemm_high *g, struct fault *
         .dtype = g->out.dtype,
         .rows = m,
         .cols = n,
-        .bias = g->bias ? tensor_data(g->bias) : NULL,
-        .bias_dtype = g->bias ? g->bias->dtype : DTYPE_NONE,
+        .bias = g->bias ? tensor_data(&r->bias) : NULL,
+        .bias_dtype = g->bias ? r->bias.dtype : DTYPE_NONE,
     };
     return cuda_check(q->cuda, launch_finish(&end, q->stream), f, "the end of a GEMM");
+}
+
+int cuda_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *f)
+{
+    struct high_run r = {.g = *g};
+    if (!g->a.rows)
+        return 0;
+    if (g->bias)
+        r.bias = *g->bias;
+    return cuda_post((struct cuda_queue *)q, high_run, &r, sizeof r, f);
 }

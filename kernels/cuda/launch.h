@@ -38,7 +38,7 @@ struct cast_launch {
     struct cast_report *report;
     struct cast_sums *sums;
     unsigned sms;
-    uint8_t *second; /* the transposed codes, 16-byte aligned; NULL: one form */
+    uint8_t *second;            /* the transposed codes, 16-byte aligned; NULL: one form */
     uint64_t rows, cols, pitch; /* of the second form: pitch a multiple of 16, at least rows */
 };
 cudaError_t launch_cast(const struct cast_launch *a, cudaStream_t stream);

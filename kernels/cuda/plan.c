@@ -98,7 +98,9 @@ static const char *text_of(const struct plan_key *k, char *out, size_t size)
                    (unsigned long long)k->n, (unsigned long long)k->m, (unsigned long long)k->k,
                    dtype_name((enum dtype)k->b), dtype_name((enum dtype)k->a),
                    dtype_name((enum dtype)k->d), k->bias ? ", bias" : "",
-                   k->fast ? ", fast" : k->accumulate ? ", accumulating" : "");
+                   k->fast         ? ", fast"
+                   : k->accumulate ? ", accumulating"
+                                   : "");
     return out;
 }
 

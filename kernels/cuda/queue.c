@@ -14,25 +14,6 @@
 #define ASK_NS 1000000ull   /* how often the driver is asked about errors while waiting */
 #define LONE_NS 50000000ull /* operations without a note behind them are looked for so often */
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
-static void nap(long ns)
-{
-    struct timespec t = {0, ns};
-    (void)nanosleep(&t, NULL);
-}
-
-static void relax(void)
-{
-    for (int i = 0; i < 16; i++)
-        __builtin_ia32_pause();
-}
-
 /* --- the completion thread --- */
 
 static bool reached(const struct cuda_queue *q, uint64_t mark)
@@ -72,22 +53,22 @@ static int wait_for(struct cuda_queue *q, uint64_t mark)
     return q->cuda->lost ? FP8D_EINTERNAL : 0;
 }
 
-/* All up to `mark` is complete. */
-static void settle(struct cuda_queue *q, uint64_t mark, uint64_t *settled)
+/* All up to `turn` is complete. */
+static void settle(struct cuda_queue *q, uint64_t turn, uint64_t *settled)
 {
-    if (mark <= *settled)
+    if (turn <= *settled)
         return;
-    atomic_fetch_sub(&q->base.pending, mark - *settled);
-    atomic_fetch_add(&q->base.progress, mark - *settled);
-    *settled = mark;
+    atomic_fetch_sub(&q->base.pending, turn - *settled);
+    atomic_fetch_add(&q->base.progress, turn - *settled);
+    *settled = turn;
 }
 
 /* Operations that nobody waits for end too. */
 static void settle_lone(struct cuda_queue *q, uint64_t *settled)
 {
-    uint64_t mark = q->posted;
-    if (mark != *settled && (cudaStreamQuery(q->stream) == cudaSuccess || q->cuda->lost))
-        settle(q, mark, settled);
+    uint64_t turn = q->list.launched;
+    if (turn != *settled && (cudaStreamQuery(q->stream) == cudaSuccess || q->cuda->lost))
+        settle(q, turn, settled);
 }
 
 static struct queue_note *take(struct cuda_queue *q)
@@ -139,34 +120,20 @@ static void *queue_main(void *arg)
     while (wait_for_note(q, fired, &settled))
         for (struct queue_note *note = take(q); note; note = take(q)) {
             int status = wait_for(q, note->mark);
-            settle(q, note->mark, &settled);
+            settle(q, note->turn, &settled);
             fired++;
-            note->done(note, status);
+            note->done(note, status ? status : note->status);
         }
     return NULL;
 }
 
-/* --- enqueuing --- */
+/* --- notes, from the launching thread --- */
 
-int cuda_begin(struct cuda_queue *q, struct fault *f)
+void cuda_push(struct cuda_queue *q, struct queue_note *note)
 {
-    int rc = cuda_enter(q->cuda, f);
-    if (rc)
-        return rc;
-    q->enqueued++;
-    atomic_fetch_add(&q->base.pending, 1);
-    atomic_store(&q->posted, q->enqueued);
-    return 0;
-}
-
-void cuda_notify(struct queue *base, struct queue_note *note)
-{
-    struct cuda_queue *q = (struct cuda_queue *)base;
     struct fault f;
     note->next = NULL;
-    note->mark = ++q->enqueued;
-    atomic_fetch_add(&q->base.pending, 1);
-    atomic_store(&q->posted, q->enqueued);
+    note->mark = ++q->marks;
     if (!cuda_enter(q->cuda, &f)) {
         CUresult e = q->cuda->write_value(q->stream, (CUdeviceptr)(uintptr_t)q->flag,
                                           (cuuint32_t)note->mark, CU_STREAM_WRITE_VALUE_DEFAULT);
@@ -205,7 +172,7 @@ int cuda_after(struct cuda_queue *q, cuda_after_cb fn, void *arg, struct fault *
     if (!a)
         return fault_set(f, FP8D_ERESOURCE_EXHAUSTED, "no memory to enqueue an operation");
     *a = (struct after){.note = {.done = after_done}, .queue = q, .fn = fn, .arg = arg};
-    cuda_notify(&q->base, &a->note);
+    cuda_push(q, &a->note); /* its turn 0 settles nothing */
     return 0;
 }
 
@@ -235,20 +202,41 @@ int cuda_scratch(struct cuda_queue *q, uint64_t bytes, const char *what, void **
 
 /* --- opening and closing --- */
 
-static int start_thread(struct cuda_queue *q, const char *name, struct fault *f)
+int cuda_thread(pthread_t *thread, const char *name, void *(*main)(void *), struct cuda_queue *q,
+                struct fault *f)
 {
     char cut[16];
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int err = pthread_create(&q->thread, NULL, queue_main, q);
+    int err = pthread_create(thread, NULL, main, q);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (err)
         return fault_set(f, FP8D_ERESOURCE_EXHAUSTED, "thread %s cannot be started: %s", name,
                          strerrordesc_np(err));
     (void)snprintf(cut, sizeof cut, "%s", name);
-    (void)pthread_setname_np(q->thread, cut);
+    (void)pthread_setname_np(*thread, cut);
     return 0;
+}
+
+static void stop_completion(struct cuda_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->closing = true;
+    pthread_cond_signal(&q->wake);
+    pthread_mutex_unlock(&q->lock);
+    pthread_join(q->thread, NULL);
+}
+
+static int start_threads(struct cuda_queue *q, const char *name, struct fault *f)
+{
+    int rc = cuda_thread(&q->thread, name, queue_main, q, f);
+    if (rc)
+        return rc;
+    rc = launch_list_open(q, name, f);
+    if (rc)
+        stop_completion(q);
+    return rc;
 }
 
 static int fill_memory(struct cuda_queue *q, struct fault *f)
@@ -281,6 +269,8 @@ static void queue_drop(struct cuda_queue *q)
     heap_give(&c->device_heap, q->workspace);
     heap_give(&c->device_heap, q->sums);
     heap_give(&c->host_heap, q->flag_block);
+    pthread_cond_destroy(&q->list.wake);
+    pthread_mutex_destroy(&q->list.lock);
     pthread_cond_destroy(&q->wake);
     pthread_mutex_destroy(&q->lock);
     mem_free(q);
@@ -298,14 +288,18 @@ int cuda_queue_open(struct backend *b, const char *name, struct queue **out, str
     q->base.backend = b;
     q->cuda = c;
     q->tail = &q->head;
+    q->list.ops_tail = &q->list.ops;
+    q->list.notes_tail = &q->list.notes;
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->wake, NULL);
+    pthread_mutex_init(&q->list.lock, NULL);
+    pthread_cond_init(&q->list.wake, NULL);
     rc = cuda_check(c, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), f,
                     "cudaStreamCreate");
     if (!rc)
         rc = fill_memory(q, f);
     if (!rc)
-        rc = start_thread(q, name, f);
+        rc = start_threads(q, name, f);
     if (rc) {
         queue_drop(q);
         return fault_wrap(f, "queue %s", name);
@@ -319,11 +313,8 @@ void cuda_queue_close(struct queue *base)
 {
     struct cuda_queue *q = (struct cuda_queue *)base;
     struct cuda *c = q->cuda;
-    pthread_mutex_lock(&q->lock);
-    q->closing = true;
-    pthread_cond_signal(&q->wake);
-    pthread_mutex_unlock(&q->lock);
-    pthread_join(q->thread, NULL);
+    launch_list_close(q);
+    stop_completion(q);
     (void)cudaSetDevice(c->device);
     (void)cudaStreamSynchronize(q->stream); /* operations without a note behind them */
     queue_drop(q);

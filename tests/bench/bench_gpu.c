@@ -94,6 +94,8 @@ double burst(cudaStream_t s, run_cb run, void *arg, unsigned count)
     peer_must((int)cudaEventRecord(begin, s), "cudaEventRecord");
     for (unsigned i = 0; i < count; i++)
         run(arg, set++);
+    drain(bench.queue);
+    drain(bench.queue_first);
     peer_must((int)cudaEventRecord(end, s), "cudaEventRecord");
     peer_must((int)cudaEventSynchronize(end), "cudaEventSynchronize");
     peer_must((int)cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");

@@ -7,8 +7,9 @@
 #include "tests/bench/torch_peer.h"
 
 #define ROUNDS_MAX 31
-#define ROTATE_BYTES ((uint64_t)256 << 20) /* that the sets of a variant take together, at least   \
-                                            */
+#define ROTATE_BYTES                                                                               \
+    ((uint64_t)256 << 20) /* that the sets of a variant take together, at least                    \
+                           */
 
 struct gpu_bench {
     struct fault fault;
@@ -26,6 +27,12 @@ void must(int rc); /* with bench.fault */
 static inline cudaStream_t stream_of(const struct queue *q)
 {
     return ((const struct cuda_queue *)q)->stream;
+}
+
+/* What was enqueued is on the stream. */
+static inline void drain(const struct queue *q)
+{
+    cuda_drain((const struct cuda_queue *)q);
 }
 
 /* Microseconds of one run in a row of `count`, by events, with the stream kept busy until all are

@@ -31,6 +31,7 @@ static struct scaler *site_of(const struct layer *l, unsigned i)
 
 static void wait_for(const struct layer *l)
 {
+    drain(l->q);
     peer_must((int)cudaStreamSynchronize(stream_of(l->q)), "cudaStreamSynchronize");
 }
 
