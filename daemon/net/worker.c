@@ -8,11 +8,43 @@
 #define SPIN_NS 50000
 #define SPIN_CORES 8
 
+static void on_idle(uv_idle_t *idle);
+static void empty_inbox(struct worker *w);
+
+static uint64_t now(void *self);
+
+/* --- the loop thread, awake for a little --- */
+
+/* Something came or went: the answer to it is looked for, not slept for. */
+static void stay_awake(struct worker *w)
+{
+    if (!w->spin_ns || w->idle_closed)
+        return;
+    w->awake_until = now(w) + w->spin_ns;
+    if (!atomic_load(&w->awake) && !uv_idle_start(&w->idle, on_idle))
+        atomic_store(&w->awake, true);
+}
+
+/* Whoever fills the inbox looks at `awake` after it, as this looks at the inbox after `awake`: one of
+ * the two sees the other. */
+static void on_idle(uv_idle_t *idle)
+{
+    struct worker *w = idle->data;
+    if (!atomic_load(&w->inbox_full) && now(w) >= w->awake_until) {
+        uv_idle_stop(idle);
+        atomic_store(&w->awake, false);
+    }
+    if (atomic_load(&w->inbox_full))
+        empty_inbox(w);
+}
+
 /* --- to the engine thread --- */
 
 static void post(void *self, struct exec_task *task)
 {
     struct worker *w = self;
+    if (pthread_equal(pthread_self(), w->loop_thread))
+        stay_awake(w);
     task->next = NULL;
     pthread_mutex_lock(&w->lock);
     if (w->stopped) {
@@ -31,8 +63,6 @@ static void post(void *self, struct exec_task *task)
     if (was_empty)
         pthread_cond_signal(&w->wake);
 }
-
-static uint64_t now(void *self);
 
 /* Look for work a little before going to sleep: waking up takes longer than what a GPU computes for a
  * small request. Not where cores are few. */
@@ -88,6 +118,7 @@ static struct reply *take_inbox(struct worker *w)
 static void empty_inbox(struct worker *w)
 {
     struct reply *list = take_inbox(w);
+    stay_awake(w);
     while (list) {
         struct reply *r = list;
         list = r->next;
@@ -111,7 +142,7 @@ static bool into_inbox(struct worker *w, struct reply *r)
         else
             w->inbox = r;
         w->inbox_tail = r;
-        if (!atomic_exchange(&w->inbox_full, true))
+        if (!atomic_exchange(&w->inbox_full, true) && !atomic_load(&w->awake))
             uv_async_send(&w->async);
     }
     pthread_mutex_unlock(&w->inbox_lock);
@@ -123,6 +154,7 @@ static void reply(void *self, struct reply *r)
     struct worker *w = self;
     r->next = NULL;
     if (pthread_equal(pthread_self(), w->loop_thread)) {
+        stay_awake(w);
         if (atomic_load(&w->inbox_full))
             empty_inbox(w);
         w->deliver(w->self, r);
@@ -159,6 +191,13 @@ static int start_thread(struct worker *w)
     return -rc;
 }
 
+static void close_handles(struct worker *w)
+{
+    w->idle_closed = true;
+    uv_close((uv_handle_t *)&w->idle, NULL);
+    uv_close((uv_handle_t *)&w->async, NULL);
+}
+
 int worker_init(struct worker *w, uv_loop_t *loop, const struct roster *roster,
                 void (*deliver)(void *self, struct reply *r), void *self, struct fault *f)
 {
@@ -174,10 +213,12 @@ int worker_init(struct worker *w, uv_loop_t *loop, const struct roster *roster,
     if (rc)
         return fault_set(f, rc, "making the wake-up of the loop failed: %s", uv_strerror(rc));
     w->async.data = w;
+    uv_idle_init(loop, &w->idle);
+    w->idle.data = w;
     rc = start_thread(w);
     if (rc) {
         w->stopped = true;
-        uv_close((uv_handle_t *)&w->async, NULL);
+        close_handles(w);
         return fault_set(f, rc, "starting the engine thread failed: %s", strerror(-rc));
     }
     return 0;
@@ -194,7 +235,7 @@ void worker_stop(struct worker *w)
     w->closed = true;
     pthread_mutex_unlock(&w->inbox_lock);
     empty_inbox(w);
-    uv_close((uv_handle_t *)&w->async, NULL);
+    close_handles(w);
 }
 
 void worker_fini(struct worker *w)

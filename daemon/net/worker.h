@@ -1,6 +1,7 @@
 /* worker.h - the one meeting place of threads: exec.h with a thread and a loop behind it.
  *
- * The engine thread runs posted tasks in order. Its replies go to a list and wake the loop; a reply
+ * Where cores are many, both threads look for work for a little before they sleep: waking up takes
+ * longer than what a GPU computes for a small request. The engine thread runs posted tasks in order. Its replies go to a list and wake the loop; a reply
  * made on the loop thread goes to its connection at once, behind those that are in the list. After
  * worker_stop, post runs the task inside the call, on the caller's thread, and replies are dropped:
  * what is torn down last needs no thread.
@@ -32,6 +33,10 @@ struct worker {
     struct reply *inbox, *inbox_tail;
     bool closed;             /* replies of other threads are dropped; under inbox_lock */
     _Atomic bool inbox_full; /* a hint, to spare the loop thread the lock */
+    _Atomic bool awake;      /* the loop looks at the inbox by itself: no wake-up is needed */
+    uint64_t awake_until;    /* ns; the loop thread's, as are idle and idle_closed */
+    uv_idle_t idle;          /* runs while awake */
+    bool idle_closed;
     uv_async_t async;
 };
 
