@@ -21,6 +21,7 @@ int fp8d_submit_forward(struct fp8d *c, const struct fp8d_forward *forward,
     m.context_id = forward->context_id;
     m.expect = call_expect(&expected, &forward->expect);
     m.time_compute = forward->time_compute;
+    m.replace_output = forward->replace_output;
     r.buffer = forward->output;
     return call_submit(c, &r, call, id, err);
 }

@@ -751,6 +751,8 @@ struct fp8d_forward {
     struct fp8d_expect expect;
     struct fp8d_buffer output;    /* where the output shall go */
     bool time_compute;            /* read the device's clock: compute_ns of the result */
+    bool replace_output;          /* output_id may be in use, by the input too: once the request has
+                                     succeeded it names the output, and what was there is let go */
 };
 
 struct fp8d_forward_result {

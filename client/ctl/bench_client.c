@@ -23,12 +23,6 @@ static int no_memory(struct bench_client *t)
     return t->err.code;
 }
 
-/* One slot for each forward under way, and one whose output is being freed. */
-static unsigned slots_of(const struct bench_client *t)
-{
-    return t->work->plan.depth + 1;
-}
-
 /* --- opening and closing --- */
 
 static struct fp8d_tensor input_of(const struct bench_work *w)
@@ -42,7 +36,7 @@ static struct fp8d_tensor input_of(const struct bench_work *w)
 
 static uint64_t outputs_bytes(const struct bench_plan *p)
 {
-    return (p->depth + 1) * bench_plan_output_bytes(p);
+    return p->depth * bench_plan_output_bytes(p);
 }
 
 int bench_client_open(struct bench_client *t, const struct bench_work *w)
@@ -84,6 +78,7 @@ static struct fp8d_forward forward_of(const struct bench_client *t, enum bench_p
     if (plane == BENCH_RESIDENT) {
         q.input.tensor_id = INPUT_ID;
         q.output_id = OUTPUT_ID + slot;
+        q.replace_output = true;
         return q;
     }
     q.input = input_of(w);
@@ -97,8 +92,7 @@ int bench_client_prime(struct bench_client *t)
     bool resident = t->work->plan.planes[BENCH_RESIDENT];
     struct fp8d_forward q = forward_of(t, resident ? BENCH_RESIDENT : BENCH_INLINE, 0);
     q.mode = FP8D_MODE_TRAIN;
-    int rc = fp8d_forward(t->c, &q, NULL, NULL, &t->err);
-    return rc || !resident ? rc : fp8d_free_tensor(t->c, OUTPUT_ID, NULL, NULL, &t->err);
+    return fp8d_forward(t->c, &q, NULL, NULL, &t->err);
 }
 
 static int submit(struct bench_client *t, unsigned slot)
@@ -107,18 +101,6 @@ static int submit(struct bench_client *t, unsigned slot)
     q.time_compute = t->series.clock;
     t->sent[slot] = bench_client_now();
     return fp8d_submit_forward(t->c, &q, NULL, &t->id[slot], &t->err);
-}
-
-/* The output that was taken last. It is freed behind the forwards that were sent meanwhile: what it
- * takes is in no forward's way, nor in its latency. */
-static int release(struct bench_client *t)
-{
-    uint64_t id = t->taken;
-    t->taken = 0;
-    if (!id)
-        return 0;
-    int rc = fp8d_submit_free_tensor(t->c, id, NULL, &id, &t->err);
-    return rc ? rc : fp8d_forget(t->c, id, &t->err);
 }
 
 static int note(struct bench_client *t, uint64_t took, const struct fp8d_result *r)
@@ -140,7 +122,6 @@ static int take(struct bench_client *t, unsigned slot)
         return rc;
     rc = note(t, bench_client_now() - t->sent[slot], r);
     fp8d_result_free(r);
-    t->taken = t->series.plane == BENCH_RESIDENT ? OUTPUT_ID + slot : 0;
     return rc ? no_memory(t) : 0;
 }
 
@@ -156,17 +137,15 @@ static bool wants_more(const struct bench_client *t, uint64_t begun)
 /* Replies of a connection come in the order of its requests. */
 static int run(struct bench_client *t)
 {
-    unsigned depth = t->work->plan.depth, slots = slots_of(t);
+    unsigned depth = t->work->plan.depth; /* a slot for each under way */
     uint64_t begun = 0, ended = 0;
     int rc = 0;
     while (!rc) {
         while (!rc && begun - ended < depth && wants_more(t, begun))
-            rc = submit(t, (unsigned)(begun++ % slots));
-        if (!rc)
-            rc = release(t);
+            rc = submit(t, (unsigned)(begun++ % depth));
         if (rc || begun == ended)
             return rc;
-        rc = take(t, (unsigned)(ended++ % slots));
+        rc = take(t, (unsigned)(ended++ % depth));
     }
     return rc;
 }

@@ -36,10 +36,9 @@ struct bench_client {
     void *outputs; /* mem_pages for one of each slot, where they travel */
     struct bench_series series;
     uint64_t began, ended;                   /* of the series; bench_client_now */
-    uint64_t taken;                          /* resident output that was not freed yet; 0: none */
     struct samples latency, device, outside; /* of the series, as in bench_figures.h */
     struct fp8d_error err;                   /* code 0: none */
-    uint64_t id[BENCH_DEPTH_MAX + 1], sent[BENCH_DEPTH_MAX + 1]; /* of those under way, by slot */
+    uint64_t id[BENCH_DEPTH_MAX], sent[BENCH_DEPTH_MAX]; /* of those under way, by slot */
 };
 
 uint64_t bench_client_now(void); /* nanoseconds */

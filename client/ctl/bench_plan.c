@@ -120,16 +120,19 @@ static int check_payload(const struct bench_plan *p, const char *what, uint64_t 
         (unsigned long long)bytes, (unsigned long long)s->payload_bytes);
 }
 
-/* A connection holds its input, the outputs under way, and one that is being freed. */
+static int check_depth(const struct bench_plan *p, const struct fp8d_server *s, struct fault *f)
+{
+    if (p->depth <= s->in_flight)
+        return 0;
+    return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                     "--depth is %u, needed at most %u, the requests that this server takes of a "
+                     "connection at a time",
+                     p->depth, s->in_flight);
+}
+
+/* A connection holds its input, an output for each under way, and one that replaces another. */
 static int check_resident(const struct bench_plan *p, const struct fp8d_server *s, struct fault *f)
 {
-    uint64_t most = s->in_flight / 2 ? s->in_flight / 2 : 1;
-    if (p->depth > most)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "--depth is %u, needed at most %llu on the resident plane: this server "
-                         "takes %u requests of a connection at a time, and each forward comes with "
-                         "the freeing of an output",
-                         p->depth, (unsigned long long)most, s->in_flight);
     double bytes = (double)bench_plan_input_bytes(p) +
                    (double)(p->depth + 1) * (double)bench_plan_output_bytes(p);
     if (bytes > (double)s->resident_bytes)
@@ -143,11 +146,6 @@ static int check_resident(const struct bench_plan *p, const struct fp8d_server *
 
 static int check_inline(const struct bench_plan *p, const struct fp8d_server *s, struct fault *f)
 {
-    if (p->depth > s->in_flight)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "--depth is %u, needed at most %u, the requests that this server takes of "
-                         "a connection at a time",
-                         p->depth, s->in_flight);
     return check_payload(p, "output", bench_plan_output_bytes(p), s, f);
 }
 
@@ -157,7 +155,9 @@ int bench_plan_fits(const struct bench_plan *p, const struct fp8d_server *s, str
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "--clients is %u, needed at most %u: this server takes %u connections",
                          p->clients, s->connections ? s->connections - 1 : 0, s->connections);
-    int rc = check_payload(p, "weight", bench_plan_weight_bytes(p), s, f);
+    int rc = check_depth(p, s, f);
+    if (!rc)
+        rc = check_payload(p, "weight", bench_plan_weight_bytes(p), s, f);
     if (!rc)
         rc = check_payload(p, "input", bench_plan_input_bytes(p), s, f);
     if (!rc && p->planes[BENCH_RESIDENT])

@@ -30,7 +30,7 @@ struct forward {
     struct copy_choice choice;
     struct scope *scope;       /* explicit, or NULL */
     struct context *context;   /* made beforehand, filled at the end, or NULL */
-    struct resident *resident; /* of the output, or NULL */
+    struct filing filing;      /* of an output that stays */
     struct apply_site sites[2];
     bool apply;                /* own scope: sites are filled */
     uint64_t incarnation, weight_version;
@@ -282,6 +282,7 @@ static void settle(struct forward *w)
         settle_fp8(w);
     if (w->context)
         context_fill(w->context, w->xq, w->wq);
+    filing_settle(&w->filing);
     w->a.lease->engine->forwards_done++;
 }
 
@@ -290,8 +291,7 @@ static void withdraw(struct forward *w)
 {
     if (w->context)
         context_end(w->context);
-    if (w->resident)
-        resident_end(w->resident);
+    filing_withdraw(&w->filing);
 }
 
 static void forward_finish(struct op *op)
@@ -342,8 +342,8 @@ static int reserve(struct forward *w, struct fault *f)
         rc = context_new(a->lease, a->context_id, a->model, a->layer,
                          operand_rows(&w->input) * operand_cols(&w->input), &w->context, f);
     if (!rc && a->output_id)
-        rc = resident_new(a->lease, a->output_id, "output_id", operand_ref(&w->output),
-                          &w->resident, f);
+        rc = filing_open(a->lease, a->output_id, "output_id", a->replace_output,
+                         operand_ref(&w->output), &w->filing, f);
     return rc;
 }
 

@@ -20,6 +20,7 @@ struct forward_args {
     const struct operand *input;  /* borrowed until the call returns */
     enum dtype output_dtype;      /* DTYPE_NONE: that of the input, BF16 for FP8 input */
     uint64_t output_id;           /* 0: the output is handed to `done` alone */
+    bool replace_output;          /* output_id may be in use */
     uint64_t context_id;          /* 0: none */
     uint64_t inline_max;          /* bytes an output without output_id may have; 0: any */
     bool time_compute;            /* read the device's clock before and behind */

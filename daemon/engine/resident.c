@@ -64,12 +64,16 @@ static int file(struct lease *l, uint64_t id, const char *field, uint64_t bytes,
     return 0;
 }
 
+static uint64_t bytes_of(const struct operand *value)
+{
+    return value->q ? qtensor_info(value->q).bytes : value->high.buf->charged;
+}
+
 int resident_new(struct lease *l, uint64_t id, const char *field, struct operand value,
                  struct resident **out, struct fault *f)
 {
-    uint64_t bytes = value.q ? qtensor_info(value.q).bytes : value.high.buf->charged;
     struct resident *r = NULL;
-    int rc = file(l, id, field, bytes, &r, f);
+    int rc = file(l, id, field, bytes_of(&value), &r, f);
     if (rc) {
         operand_fini(&value);
         return rc;
@@ -96,4 +100,49 @@ void resident_end(struct resident *r)
     lease_release(r->lease, r->charged);
     operand_fini(&r->value);
     mem_free(r);
+}
+
+/* --- filings --- */
+
+int filing_open(struct lease *l, uint64_t id, const char *field, bool replace,
+                struct operand value, struct filing *out, struct fault *f)
+{
+    struct filing n = {.resident = replace ? idmap_get(&l->tensors, id) : NULL};
+    int rc;
+    if (!n.resident) {
+        n.fresh = true;
+        rc = resident_new(l, id, field, value, &n.resident, f);
+    } else {
+        n.value = value;
+        n.charged = bytes_of(&value);
+        rc = lease_charge(l, n.charged, "the tensor", f);
+        if (rc)
+            operand_fini(&value);
+    }
+    if (!rc)
+        *out = n;
+    return rc;
+}
+
+void filing_settle(struct filing *n)
+{
+    struct resident *r = n->resident;
+    if (r && !n->fresh) {
+        lease_release(r->lease, r->charged);
+        operand_fini(&r->value);
+        r->value = n->value;
+        r->charged = n->charged;
+    }
+    *n = (struct filing){0};
+}
+
+void filing_withdraw(struct filing *n)
+{
+    if (n->fresh) {
+        resident_end(n->resident);
+    } else if (n->resident) {
+        lease_release(n->resident->lease, n->charged);
+        operand_fini(&n->value);
+    }
+    *n = (struct filing){0};
 }

@@ -38,6 +38,20 @@ struct resident {
 int resident_new(struct lease *l, uint64_t id, const char *field, struct operand value,
                  struct resident **out, struct fault *f);
 
+/* What an id is to name once a request has succeeded: a new resident tensor, or with `replace`
+ * another value for the one that is there. Charged and held beforehand, so that its end cannot
+ * fail. `field` as above; takes over the reference, also on failure. */
+struct filing {
+    struct resident *resident; /* NULL: none */
+    bool fresh;                /* made for this */
+    struct operand value;      /* unless fresh */
+    uint64_t charged;
+};
+int filing_open(struct lease *l, uint64_t id, const char *field, bool replace,
+                struct operand value, struct filing *out, struct fault *f);
+void filing_settle(struct filing *n);
+void filing_withdraw(struct filing *n); /* also when zeroed */
+
 int resident_find(struct lease *l, uint64_t id, const char *field, struct resident **out,
                   struct fault *f);
 void resident_end(struct resident *r); /* takes it out of its lease */

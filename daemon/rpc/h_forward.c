@@ -69,6 +69,7 @@ void rpc_forward(struct request *rq)
         .first = (enum first_microbatch)in->first_microbatch,
         .output_dtype = tensors_dtype(in->output_dtype),
         .output_id = in->output_id,
+        .replace_output = in->replace_output,
         .context_id = in->context_id,
         .time_compute = in->time_compute,
         .inline_max = rq->rpc->o.caps.payload,

@@ -129,6 +129,7 @@ unsigned ask_forward(struct ask *a, struct ask_forward *f)
     m.input = refer(&x, &f->x, 0);
     m.output_dtype = f->output_dtype;
     m.output_id = f->output_id;
+    m.replace_output = f->replace_output;
     m.context_id = f->context_id;
     m.time_compute = f->time_compute;
     unsigned code = call(a, REQUEST_FORWARD, &m.base, f->x.data, tensor_bytes(&f->x), &frame);

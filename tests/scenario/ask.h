@@ -49,7 +49,7 @@ struct ask_forward {
     struct ask_tensor x;
     Fp8d__V1__DType output_dtype;
     uint64_t output_id, context_id;
-    bool time_compute;
+    bool time_compute, replace_output;
     /* Filled; ask_forward_free lets them go. */
     Fp8d__V1__ForwardReply *reply;
     void *y; /* the output's bytes, if inline */

@@ -133,7 +133,7 @@ def refusals(daemon):
         ("--mode", "calibrate"): "--mode is 'calibrate', needed eval|train",
         ("--plane", "shm"): "--plane is 'shm', needed resident|inline|both",
         ("--dtype", "fp8"): "--dtype is 'fp8', needed bf16|f16|f32",
-        ("--depth", "33"): "--depth is 33, needed at most 32",
+        ("--depth", "65"): "--depth is 65, needed at most 64",
         ("--layer", "8,65536,65536"): "needed at most 1073741824, this server's payload_bytes",
     }
     for words, sentence in bad.items():
