@@ -24,7 +24,7 @@ struct oracle_layer {
     bool in_scope;
     struct cast8 seen[2]; /* counts of the open scope; no values */
     double calibrated[2]; /* max |x| over calibrate requests */
-    double *magnitudes;   /* the caller's, or NULL */
+    struct cut *cuts;     /* the caller's, or NULL */
 };
 
 static void *need(void *p)
@@ -129,16 +129,15 @@ static void product(const double *x, const double *wt, size_t tokens, size_t out
         }
 }
 
-static void product_of_magnitudes(double *x, double *wt, size_t tokens, size_t out, size_t k,
-                                  double factor, double *y)
+static void product_cuts(const struct oracle_layer *l, const float *x, const float *w,
+                         size_t tokens, double factor)
 {
-    for (size_t i = 0; i < tokens * k; i++)
-        x[i] = fabs(x[i]);
-    for (size_t i = 0; i < out * k; i++)
-        wt[i] = fabs(wt[i]);
-    product(x, wt, tokens, out, k, y);
-    for (size_t i = 0; i < tokens * out; i++)
-        y[i] *= factor;
+    double least_x = cut_least(l->recipe.input_e5m2), least_w = cut_least(l->recipe.weight_e5m2);
+    for (size_t i = 0; i < tokens * l->out; i++) {
+        const float *row = x + i / l->out * l->in;
+        l->cuts[i] = cut_of(row, w + i % l->out * l->in, l->in, least_x, least_w);
+        cut_scale(&l->cuts[i], factor);
+    }
 }
 
 /* y = (x * w^T) * factor + bias. */
@@ -156,15 +155,15 @@ static void linear(const struct oracle_layer *l, const float *x, const float *w,
     product(wide, turned, tokens, out, k, y);
     for (size_t i = 0; i < tokens * out; i++)
         y[i] = y[i] * factor + (l->bias ? (double)l->bias[i % out] : 0.0);
-    if (l->magnitudes)
-        product_of_magnitudes(wide, turned, tokens, out, k, factor, l->magnitudes);
+    if (l->cuts)
+        product_cuts(l, x, w, tokens, factor);
     free(wide);
     free(turned);
 }
 
-void oracle_magnitudes(struct oracle_layer *l, double *m)
+void oracle_cuts(struct oracle_layer *l, struct cut *c)
 {
-    l->magnitudes = m;
+    l->cuts = c;
 }
 
 void oracle_high(const struct oracle_layer *l, const float *x, size_t tokens, double *y)

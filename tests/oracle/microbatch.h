@@ -12,6 +12,7 @@
 #ifndef FP8D_TESTS_MICROBATCH_H
 #define FP8D_TESTS_MICROBATCH_H
 
+#include "tests/oracle/cut.h"
 #include "tests/oracle/scaler_ref.h"
 
 struct oracle_layer;
@@ -52,9 +53,9 @@ void oracle_load(struct oracle_layer *l, const float *w, float input_scale_inv,
 /* y[tokens, out] of x[tokens, in]. Outside a scope a train forward is its own. */
 enum oracle_copy oracle_forward(struct oracle_layer *l, enum oracle_mode mode,
                                 enum oracle_flag flag, const float *x, size_t tokens, double *y);
-/* From here on every product also writes its sums of magnitudes (sum |x * w|, factors included) to
- * m[tokens, out], what the error of a float sum is relative to. NULL: no more. */
-void oracle_magnitudes(struct oracle_layer *l, double *m);
+/* From here on every product also writes what its sums may be off on a GPU, factors included, to
+ * c[tokens, out]. NULL: no more. */
+void oracle_cuts(struct oracle_layer *l, struct cut *c);
 /* The same in high precision; touches nothing. */
 void oracle_high(const struct oracle_layer *l, const float *x, size_t tokens, double *y);
 

@@ -1,11 +1,9 @@
 /* The GEMMs of a gradient: dgrad and wgrad over second forms, against float64 products of the same
- * operands, within the bounds of the precise accumulator; what was measured is printed beside. */
+ * operands, within the bound of the precise accumulator; what was measured is printed beside. */
 #include "tests/parity/parity.h"
 
 #include "tests/parity/both.h"
 #include "tests/parity/product.h"
-
-#include <math.h>
 
 #define SCALE 64.0f
 
@@ -87,36 +85,31 @@ static void *run(struct gemm g, uint64_t bytes, unsigned times)
     return got;
 }
 
-/* Every output dtype; the worst of the float32 one, in units of 2^-13 of the magnitudes. */
-static double run_all(struct product *p, const struct gemm *g, const char *what)
+/* Every output dtype; adds what was measured of the float32 one. */
+static void run_all(struct product *p, const struct gemm *g, const char *what,
+                    struct product_error *most)
 {
-    double worst = 0;
     for (int t = DTYPE_F32; t <= DTYPE_F16; t++) {
         struct gemm one = *g;
         one.out = (struct tensor){.dtype = (enum dtype)t, .rows = p->m, .cols = p->n};
         void *y = run(one, p->m * p->n * (dtype_bits((enum dtype)t) / 8), 1);
-        double e =
-            product_check(p, y, (enum dtype)t, false, reference_bound_fp8(p->k, false), what);
-        worst = t == DTYPE_F32 ? fmax(worst, e) : worst;
+        struct product_error e = product_check(p, y, (enum dtype)t, false, PRODUCT_PRECISE, what);
+        if (t == DTYPE_F32)
+            product_worst(most, e);
         free(y);
     }
-    return worst;
 }
 
 /* Twice the product, each of which may be off by the bound. */
-static double run_accumulated(struct product *p, const struct gemm *g)
+static void run_accumulated(struct product *p, const struct gemm *g, struct product_error *most)
 {
     struct gemm two = *g;
     two.out = (struct tensor){.dtype = DTYPE_F32, .rows = p->m, .cols = p->n};
     void *y = run(two, p->m * p->n * sizeof(float), 2);
-    for (uint64_t i = 0; i < p->rows * p->n; i++) {
-        p->sum[i] *= 2.0;
-        p->magnitude[i] *= 2.0;
-    }
-    double worst =
-        product_check(p, y, DTYPE_F32, false, reference_bound_fp8(p->k, false), "accumulated");
+    for (uint64_t i = 0; i < p->rows * p->n; i++)
+        cut_scale(&p->cut[i], 2.0);
+    product_worst(most, product_check(p, y, DTYPE_F32, false, PRODUCT_PRECISE, "accumulated"));
     free(y);
-    return worst;
 }
 
 static const uint64_t sizes[][2] = {{16, 16},    {48, 16},     {16, 48},      {768, 768},
@@ -128,7 +121,7 @@ START_TEST(parity_gradients)
 {
     uint64_t out = sizes[_i / 2][0], in = sizes[_i / 2][1];
     enum dtype fmt = _i % 2 ? DTYPE_F8_E4M3 : DTYPE_F8_E5M2;
-    double dgrad = 0, wgrad = 0, twice = 0;
+    struct product_error dgrad = {0}, wgrad = {0}, twice = {0};
     bool large = out * in > 1u << 22;
     if (!both_takes(1, out) || !both_takes(1, in) || (large && _i % 2))
         return;
@@ -139,13 +132,16 @@ START_TEST(parity_gradients)
             continue;
         struct turned x = turned_new(DTYPE_F8_E4M3, m, in, 52), dy = turned_new(fmt, m, out, 53);
         const double both_factors = 1.0 / ((double)SCALE * (double)SCALE);
-        struct product d = product_new(m, in, out, dy.value, w.other, both_factors);
-        struct product g = product_new(out, in, m, dy.other, x.other, both_factors);
-        dgrad = fmax(
-            dgrad, run_all(&d, &(struct gemm){.a = dy.q, .b = w.q, .b_transposed = true}, "dgrad"));
+        struct product d =
+            product_new(m, in, out, (struct product_operand){dy.value, fmt},
+                        (struct product_operand){w.other, DTYPE_F8_E4M3}, both_factors);
+        struct product g =
+            product_new(out, in, m, (struct product_operand){dy.other, fmt},
+                        (struct product_operand){x.other, DTYPE_F8_E4M3}, both_factors);
         struct gemm weight = {.a = dy.q, .b = x.q, .a_transposed = true, .b_transposed = true};
-        wgrad = fmax(wgrad, run_all(&g, &weight, "wgrad"));
-        twice = fmax(twice, run_accumulated(&g, &weight));
+        run_all(&d, &(struct gemm){.a = dy.q, .b = w.q, .b_transposed = true}, "dgrad", &dgrad);
+        run_all(&g, &weight, "wgrad", &wgrad);
+        run_accumulated(&g, &weight, &twice);
         product_free(&d);
         product_free(&g);
         turned_free(&x);
@@ -153,10 +149,10 @@ START_TEST(parity_gradients)
     }
     turned_free(&w);
     (void)fprintf(stderr,
-                  "gemm gradients, out %5lu in %5lu %s: dgrad %.3f, wgrad %.3f, added %.3f of %.1f "
-                  "(2^-13 of the sum of magnitudes)\n",
-                  out, in, dtype_name(fmt), dgrad, wgrad, twice,
-                  reference_bound_fp8(out, false) * 0x1p13);
+                  "gemm gradients, out %5lu in %5lu %s: dgrad %.3f of the bound (%.3f), wgrad %.3f "
+                  "(%.3f), added %.3f (%.3f) (in 2^-13 of the sum of magnitudes)\n",
+                  out, in, dtype_name(fmt), dgrad.of_bound, dgrad.of_magnitude, wgrad.of_bound,
+                  wgrad.of_magnitude, twice.of_bound, twice.of_magnitude);
 }
 END_TEST
 

@@ -8,8 +8,14 @@
 #define FULL_OPERATIONS 1e10 /* above it rows are sampled */
 #define SAMPLED_ROWS 24
 
-struct product product_new(uint64_t m, uint64_t n, uint64_t k, const float *a, const float *b,
-                           double factor)
+static double least(enum dtype t)
+{
+    bool fp8 = t == DTYPE_F8_E4M3 || t == DTYPE_F8_E5M2;
+    return fp8 ? cut_least(t == DTYPE_F8_E5M2) : 0;
+}
+
+struct product product_new(uint64_t m, uint64_t n, uint64_t k, struct product_operand a,
+                           struct product_operand b, double factor)
 {
     struct product p = {.m = m, .n = n, .k = k, .rows = m};
     double operations = 2.0 * (double)m * (double)n * (double)k;
@@ -18,15 +24,20 @@ struct product product_new(uint64_t m, uint64_t n, uint64_t k, const float *a, c
     p.row = malloc((p.rows + 1) * sizeof *p.row);
     for (uint64_t i = 0; i < p.rows; i++) /* the first, the last and some between */
         p.row[i] = p.rows == m ? i : i * (m - 1) / (p.rows - 1);
-    p.sum = malloc((p.rows * n + 1) * sizeof *p.sum);
-    p.magnitude = malloc((p.rows * n + 1) * sizeof *p.magnitude);
+    p.cut = malloc((p.rows * n + 1) * sizeof *p.cut);
     p.bias = malloc(n * sizeof *p.bias);
-    struct reference r = {a, b, n, k, p.row, p.rows, p.sum, p.magnitude};
+    struct reference r = {.a = a.value,
+                          .b = b.value,
+                          .least_a = least(a.dtype),
+                          .least_b = least(b.dtype),
+                          .n = n,
+                          .k = k,
+                          .row = p.row,
+                          .rows = p.rows,
+                          .cut = p.cut};
     reference_run(&r);
-    for (uint64_t i = 0; i < p.rows * n; i++) {
-        p.sum[i] *= factor;
-        p.magnitude[i] *= factor;
-    }
+    for (uint64_t i = 0; i < p.rows * n; i++)
+        cut_scale(&p.cut[i], factor);
     for (uint64_t i = 0; i < n; i++)
         p.bias[i] = (float)(both_hash(12, i) >> 40) * 0x1p-22f - 2.0f;
     return p;
@@ -35,8 +46,7 @@ struct product product_new(uint64_t m, uint64_t n, uint64_t k, const float *a, c
 void product_free(struct product *p)
 {
     free(p->row);
-    free(p->sum);
-    free(p->magnitude);
+    free(p->cut);
     free(p->bias);
 }
 
@@ -62,21 +72,37 @@ static double rounding(double y, enum dtype t)
     return fabs(y) * (last + 0x1p-22) + 0x1p-25;
 }
 
-double product_check(const struct product *p, const void *y, enum dtype t, bool with_bias,
-                     double bound, const char *what)
+static double bound(const struct product *p, const struct cut *c, enum product_sum how)
 {
-    double worst = 0;
+    if (how == PRODUCT_FAST)
+        return c->fast;
+    if (how == PRODUCT_PRECISE)
+        return c->precise;
+    return reference_bound_high(p->k, how == PRODUCT_FLOAT32) * c->magnitude;
+}
+
+void product_worst(struct product_error *worst, struct product_error e)
+{
+    worst->of_bound = fmax(worst->of_bound, e.of_bound);
+    worst->of_magnitude = fmax(worst->of_magnitude, e.of_magnitude);
+}
+
+struct product_error product_check(const struct product *p, const void *y, enum dtype t,
+                                   bool with_bias, enum product_sum how, const char *what)
+{
+    struct product_error worst = {0};
     for (uint64_t i = 0; i < p->rows; i++)
         for (uint64_t j = 0; j < p->n; j++) {
-            double sum = p->sum[i * p->n + j], mag = p->magnitude[i * p->n + j];
-            double want = sum + (with_bias ? product_bias(p->bias[j], t) : 0.0);
-            double got = product_output(y, t, p->row[i] * p->n + j);
+            const struct cut *c = &p->cut[i * p->n + j];
+            double want = c->sum + (with_bias ? product_bias(p->bias[j], t) : 0.0);
+            double got = product_output(y, t, p->row[i] * p->n + j), most = bound(p, c, how);
             double error = fabs(got - want) - rounding(want, t);
-            if (!(error <= bound * mag))
+            if (!(error <= most))
                 ck_abort_msg("%s: m %lu, n %lu, k %lu: [%lu, %lu] is %a, needed %a +- %g", what,
-                             p->m, p->n, p->k, p->row[i], j, got, want,
-                             bound * mag + rounding(want, t));
-            worst = fmax(worst, error / (mag > 0 ? mag : 1));
+                             p->m, p->n, p->k, p->row[i], j, got, want, most + rounding(want, t));
+            if (error > 0) /* so that neither divisor is 0 */
+                product_worst(&worst,
+                              (struct product_error){error / most, error / c->magnitude * 0x1p13});
         }
-    return worst * 0x1p13;
+    return worst;
 }

@@ -11,15 +11,15 @@ struct bound bound_new(uint64_t k, uint64_t count)
 {
     struct bound b = {.k = k, .count = count};
     b.want = calloc(count + 1, sizeof *b.want);
-    b.magnitude = calloc(count + 1, sizeof *b.magnitude);
-    ck_assert(b.want && b.magnitude);
+    b.cut = calloc(count + 1, sizeof *b.cut);
+    ck_assert(b.want && b.cut);
     return b;
 }
 
 void bound_free(struct bound *b)
 {
     free(b->want);
-    free(b->magnitude);
+    free(b->cut);
 }
 
 double bound_most(const struct bound *b)
@@ -35,8 +35,9 @@ double bound_at(const struct bound *b, uint64_t i)
 {
     if (!rig_cuda())
         return CPU_BOUND * bound_most(b);
-    double of_sum = b->high ? reference_bound_high(b->k, true) : reference_bound_fp8(b->k, true);
-    return of_sum * b->magnitude[i] + fabs(b->want[i]) * 0x1p-21;
+    const struct cut *c = &b->cut[i];
+    double sum = b->high ? reference_bound_high(b->k, true) * c->magnitude : c->fast;
+    return sum + fabs(b->want[i]) * 0x1p-21;
 }
 
 void bound_check(const struct bound *b, const float *y)

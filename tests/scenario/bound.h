@@ -2,17 +2,19 @@
  *
  * CPU: sums of precise float32 products in a fixed order, 1e-5 of the largest output.
  *
- * CUDA: relative to the sum of magnitudes of this one output's k products, factors included: no
- * order of summation can promise more where products cancel. Of that
- *   FP8, forward (fast accumulation)  (k/32 + 2) * 2^-13   as tests/parity holds the GEMM to it:
- *       every 32 products are cut off to the 13 bits of the accumulator, once each; 2 for the ends
- *   high precision, f32               (k + 8) * 2^-24      as any order of float32 sums
- * and 2^-21 of the output: cuBLASLt multiplies the factors in its own order (an ulp each), then bias
- * and rounding. For k = 96, 5 * 2^-13 = 6e-4; for k = 768, 26 * 2^-13 = 3e-3. tests/parity/reference
- * has the numbers; they were written down before any run.
+ * CUDA: that of this one output's k products, factors included: no order of summation can promise
+ * more where products cancel.
+ *   FP8, forward (fast accumulation)  tests/oracle/cut.h: what cutting off loses, from the largest
+ *       product and sum; no multiple of the sum of magnitudes alone would do
+ *   high precision, f32               (k + 8) * 2^-24 of the sum of magnitudes: any order of
+ *       float32 sums
+ * and 2^-21 of the output: cuBLASLt multiplies the factors in its own order (an ulp each), then
+ * bias and rounding.
  */
 #ifndef FP8D_TESTS_SCENARIO_BOUND_H
 #define FP8D_TESTS_SCENARIO_BOUND_H
+
+#include "tests/oracle/cut.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,9 +22,9 @@
 /* Room for a float64 output and what its bound takes; heap. */
 struct bound {
     uint64_t k, count;
-    bool high;         /* high precision, else FP8 */
-    double *want;      /* [count], the caller's to fill */
-    double *magnitude; /* [count], the caller's to fill; looked at on CUDA alone */
+    bool high;       /* high precision, else FP8 */
+    double *want;    /* [count], the caller's to fill */
+    struct cut *cut; /* [count], the caller's to fill; looked at on CUDA alone */
 };
 
 struct bound bound_new(uint64_t k, uint64_t count);

@@ -264,9 +264,9 @@ struct hand_result hand_forward(struct hand *h, enum oracle_mode mode, enum orac
     want.high = mode == ORACLE_CALIBRATE;
     enum oracle_copy done =
         mode == ORACLE_CALIBRATE ? calibrate(h, &in, &out) : run(h, mode, flag, &in, &out);
-    oracle_magnitudes(h->oracle, rig_cuda() ? want.magnitude : NULL);
+    oracle_cuts(h->oracle, rig_cuda() ? want.cut : NULL);
     r.copy = oracle_forward(h->oracle, mode, flag, x, tokens, want.want);
-    oracle_magnitudes(h->oracle, NULL);
+    oracle_cuts(h->oracle, NULL);
     oracle_high(h->oracle, x, tokens, high);
     bound_check(&want, out.buf->host);
     for (size_t i = 0; i < tokens * h->out; i++)

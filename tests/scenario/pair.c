@@ -182,9 +182,9 @@ struct bound pair_emulate(struct pair *p, enum oracle_mode mode, enum oracle_fla
 {
     struct bound b = bound_new(p->in, tokens * p->out);
     b.high = mode == ORACLE_CALIBRATE;
-    oracle_magnitudes(p->oracle, rig_cuda() ? b.magnitude : NULL);
+    oracle_cuts(p->oracle, rig_cuda() ? b.cut : NULL);
     *copy = oracle_forward(p->oracle, mode, flag, x, tokens, b.want);
-    oracle_magnitudes(p->oracle, NULL);
+    oracle_cuts(p->oracle, NULL);
     return b;
 }
 

