@@ -5,8 +5,18 @@
 export LC_ALL=C.UTF-8 FP8D_SRCDIR=$PWD/src FP8D_BUILDDIR=$PWD FP8D_GPU_DATA=$PWD/../gpu-data
 export CK_FORK=no CK_VERBOSITY=silent CK_TAP_LOG_FILE_NAME=- # no fork once CUDA has begun
 
-if [ -e scenarios.tgz ]; then
-    tar -xzf scenarios.tgz && rm scenarios.tgz
+# unpack FILE: with Python where there is no xz
+unpack()
+{
+    if command -v xz >/dev/null; then
+        tar -xJf "$1"
+    else
+        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall()' "$1"
+    fi
+}
+
+if [ -e scenarios.tar.xz ]; then
+    unpack scenarios.tar.xz && rm scenarios.tar.xz
 fi
 
 blas=libcublasLt.so.13
