@@ -194,3 +194,12 @@ int backend_stamp(struct queue *q, uint64_t *at, struct fault *f)
                          (unsigned long long)((uintptr_t)at % sizeof *at));
     return q->backend->ops->stamp(q, at, f);
 }
+
+int backend_norm(struct queue *q, const struct tensor *t, struct norm_report *report,
+                 struct fault *f)
+{
+    if (!report)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "norm.report is missing");
+    int rc = check_tensor(q->backend, t, "norm.tensor", f);
+    return rc ? rc : q->backend->ops->norm(q, t, report, f);
+}

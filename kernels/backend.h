@@ -22,6 +22,7 @@
 #define FP8D_KERNELS_BACKEND_H
 
 #include "kernels/buffer.h"
+#include "kernels/optimizer.h"
 #include "kernels/qtensor.h"
 
 #include <stdbool.h>
@@ -52,6 +53,20 @@ struct gemm_high {
     struct tensor b; /* [n, k] */
     const struct tensor *bias;
     struct tensor out;
+};
+
+/* One step of an optimizer over one weight, in place (optimizer.h, docs/numerics.md 9). Tensors
+ * that are named have the shape of master, and no two of them overlap. */
+struct update {
+    struct optimizer_options options;
+    uint64_t step;    /* of this update, from 1: moments are zero before it, and SGD's begins as the
+                         gradient */
+    float grad_scale; /* each element of the gradient times this, first; finite, at least 0 */
+    struct tensor master; /* F32, moved */
+    struct tensor grad;   /* F32, read */
+    struct tensor m, v;   /* F32, moved; without a buffer where optimizer_moments has none */
+    enum dtype round_to;  /* BF16 or F16, what the weight was loaded in; F32 or NONE: not rounded */
+    struct tensor stored; /* gets the master rounded to round_to, in that dtype; or no buffer */
 };
 
 /* Scale update of one site at the end of a scope: collect, then apply (scaler.h). With `replace`
@@ -138,6 +153,11 @@ struct backend_ops {
     int (*compare)(struct queue *q, const struct tensor *a, const struct tensor *b,
                    struct compare_report *report, struct fault *f);
     int (*stamp)(struct queue *q, uint64_t *at, struct fault *f);
+    /* c and out: the rounded master is cast as well, with c's site; both NULL: it is not. */
+    int (*update)(struct queue *q, const struct update *u, const struct cast *c,
+                  struct qtensor *out, struct fault *f);
+    int (*norm)(struct queue *q, const struct tensor *t, struct norm_report *report,
+                struct fault *f);
 };
 
 /* --- front functions --- */
@@ -164,5 +184,10 @@ int backend_compare(struct queue *q, const struct tensor *a, const struct tensor
  * readings of one backend may be compared, and are alike where less than a step of the clock lies
  * between: a GPU's is as fine as the driver makes it, the CPU's is CLOCK_MONOTONIC. */
 int backend_stamp(struct queue *q, uint64_t *at, struct fault *f);
+/* The step alone, of any tensor; qtensor_update makes the new FP8 bytes in the same pass. */
+int backend_update(struct queue *q, const struct update *u, struct fault *f);
+/* The report is inside a BUFFER_HOST buffer, at a multiple of 8. */
+int backend_norm(struct queue *q, const struct tensor *t, struct norm_report *report,
+                 struct fault *f);
 
 #endif

@@ -82,7 +82,8 @@ static int qtensor_alloc(struct backend *b, struct ledger *l, enum dtype fmt, ui
     return 0;
 }
 
-static int check_cast(const struct backend *b, const struct cast *c, struct fault *f)
+/* All but the source. */
+static int check_cast_way(const struct cast *c, struct fault *f)
 {
     if (c->mode != CAST_SITE && c->mode != CAST_SITE_OR_TENSOR && c->mode != CAST_TENSOR)
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.mode is %d, needed 1, 2 or 3",
@@ -94,8 +95,30 @@ static int check_cast(const struct backend *b, const struct cast *c, struct faul
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.site is missing");
     if (!c->report)
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.report is missing");
-    int rc = check_fp8(c->fmt, "cast.fmt", f);
-    return rc ? rc : check_tensor(b, &c->src, "cast.src", f);
+    return check_fp8(c->fmt, "cast.fmt", f);
+}
+
+static int check_sums(const struct backend *b, const struct cast *c, struct fault *f)
+{
+    if (!c->sums.buf)
+        return 0;
+    int rc = check_tensor(b, &c->sums, "cast.sums", f);
+    if (!rc && c->sums.dtype != DTYPE_F32)
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.sums.dtype is %s, needed F32",
+                       dtype_name(c->sums.dtype));
+    if (!rc)
+        rc = check_dim(c->sums.rows, 1, "cast.sums.rows", f);
+    if (!rc)
+        rc = check_dim(c->sums.cols, c->src.cols, "cast.sums.cols", f);
+    return rc ? rc : check_apart(&c->sums, "cast.sums", &c->src, "cast.src", f);
+}
+
+static int check_cast(const struct backend *b, const struct cast *c, struct fault *f)
+{
+    int rc = check_cast_way(c, f);
+    if (!rc)
+        rc = check_tensor(b, &c->src, "cast.src", f);
+    return rc ? rc : check_sums(b, c, f);
 }
 
 int qtensor_cast(struct queue *q, struct ledger *l, const struct cast *c, const char *what,
@@ -108,6 +131,37 @@ int qtensor_cast(struct queue *q, struct ledger *l, const struct cast *c, const 
                            f);
     if (!rc)
         rc = q->backend->ops->cast(q, c, t, f);
+    if (rc) {
+        qtensor_unref(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+static int check_update_cast(const struct backend *b, const struct update *u, const struct cast *c,
+                             struct fault *f)
+{
+    if (c->mode != CAST_SITE)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "cast.mode is %d, needed 1 (site)",
+                         (int)c->mode);
+    if (c->sums.buf)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "cast.sums has a buffer, needed none for the cast of an update");
+    int rc = check_cast_way(c, f);
+    return rc ? rc : check_update(b, u, f);
+}
+
+int qtensor_update(struct queue *q, struct ledger *l, const struct update *u, const struct cast *c,
+                   const char *what, struct qtensor **out, struct fault *f)
+{
+    struct qtensor *t = NULL;
+    int rc = check_update_cast(q->backend, u, c, f);
+    if (!rc)
+        rc = qtensor_alloc(q->backend, l, c->fmt, u->master.rows, u->master.cols, c->transposed,
+                           what, &t, f);
+    if (!rc)
+        rc = q->backend->ops->update(q, u, c, t, f);
     if (rc) {
         qtensor_unref(t);
         return rc;

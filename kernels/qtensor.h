@@ -21,6 +21,7 @@
 
 struct qtensor;
 struct queue;
+struct update;
 
 enum granularity {
     GRANULARITY_TENSOR = 1, /* one factor */
@@ -41,6 +42,10 @@ struct cast {
     const struct scaler *site;  /* backend memory; unused with CAST_TENSOR */
     struct cast_report *report; /* inside a BUFFER_HOST buffer (its `data` address); not NULL */
     bool transposed;            /* make the second form too */
+    /* [1, cols] of F32 that gets the sums of src's columns, of the values, not of the codes: the
+     * gradient of a bias, made in the pass over dy. No buffer: none. docs/numerics.md 5.4. */
+    struct tensor sums;
+    bool sums_add; /* add to what is there */
 };
 
 struct qtensor_info {
@@ -54,6 +59,12 @@ struct qtensor_info {
 /* Cast src to a new tensor: reads the site's scale once, casts and counts (docs/numerics.md 1). */
 int qtensor_cast(struct queue *q, struct ledger *l, const struct cast *c, const char *what,
                  struct qtensor **out, struct fault *f);
+
+/* backend_update (backend.h), and in the same pass the rounded master cast to a new tensor: bytes
+ * and report are those that a qtensor_cast of u->stored would give. Of c: fmt, margin, site, report
+ * and transposed; the mode is CAST_SITE. */
+int qtensor_update(struct queue *q, struct ledger *l, const struct update *u, const struct cast *c,
+                   const char *what, struct qtensor **out, struct fault *f);
 
 /* Take rows * cols code bytes at `bytes` + offset together with their factor (finite, >= 2^-128).
  * The bytes are copied by the queue. */

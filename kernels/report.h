@@ -23,4 +23,11 @@ struct compare_report {
     uint64_t nonfinite; /* elements where either is not finite; left out of the four above */
 };
 
+/* The square of a tensor's norm. */
+struct norm_report {
+    double sum2; /* sum x^2 over the finite elements, in float64, in an order fixed per backend:
+                    the same tensor gives the same bits, whatever the threads */
+    uint64_t nonfinite; /* elements that were NaN or Inf */
+};
+
 #endif

@@ -41,6 +41,19 @@ int check_tensor(const struct backend *b, const struct tensor *t, const char *fi
     return check_range(b, t->buf, t->offset, bytes, field, f);
 }
 
+int check_apart(const struct tensor *a, const char *a_field, const struct tensor *b,
+                const char *b_field, struct fault *f)
+{
+    uint64_t a_bytes = a->rows * a->cols * (dtype_bits(a->dtype) / 8);
+    uint64_t b_bytes = b->rows * b->cols * (dtype_bits(b->dtype) / 8);
+    if (a->buf != b->buf || a->offset >= b->offset + b_bytes || b->offset >= a->offset + a_bytes)
+        return 0;
+    return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                     "%s overlaps %s (both in one buffer, at offsets %llu and %llu), needed apart",
+                     a_field, b_field, (unsigned long long)a->offset,
+                     (unsigned long long)b->offset);
+}
+
 int check_fp8(enum dtype fmt, const char *field, struct fault *f)
 {
     if (dtype_is_fp8(fmt))

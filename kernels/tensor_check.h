@@ -21,6 +21,13 @@ int check_tensor(const struct backend *b, const struct tensor *t, const char *fi
 int check_qtensor(const struct backend *b, const struct qtensor *t, const char *field,
                   struct fault *f);
 
+/* All that backend_update and qtensor_update have in common; in update.c. */
+int check_update(const struct backend *b, const struct update *u, struct fault *f);
+
+/* a and b, both well, share no byte. */
+int check_apart(const struct tensor *a, const char *a_field, const struct tensor *b,
+                const char *b_field, struct fault *f);
+
 /* F8_E4M3 or F8_E5M2. */
 int check_fp8(enum dtype fmt, const char *field, struct fault *f);
 

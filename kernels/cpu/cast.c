@@ -1,5 +1,6 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/queue.h"
+#include "kernels/cpu/sums.h"
 #include "kernels/cpu/transpose.h"
 #include "kernels/qtensor_impl.h"
 
@@ -81,6 +82,8 @@ static void cast_execute(struct cpu_queue *q, void *args)
         cpu_transpose_codes(q, codes, r->out->rows, r->out->cols, codes + r->out->second_offset,
                             r->out->second_pitch);
     }
+    if (r->cast.sums.buf)
+        cpu_column_sums(q, &r->cast.src, &r->cast.sums, r->cast.sums_add);
 #ifdef FP8D_MUTANT_AMAX_PADDING
     uint64_t size = dtype_bits(r->cast.src.dtype) / 8, padded = (r->cast.src.rows + 15) / 16 * 16;
     uint64_t most = (r->cast.src.buf->bytes - r->cast.src.offset) / size;

@@ -106,6 +106,8 @@ static const struct backend_ops cpu_ops = {
     .apply = cpu_apply,
     .compare = cpu_compare,
     .stamp = cpu_stamp,
+    .update = cpu_update,
+    .norm = cpu_norm,
 };
 
 /* Those this process may run on: a container's share, not the host's number. */

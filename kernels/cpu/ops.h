@@ -30,6 +30,11 @@ int cpu_compare(struct queue *q, const struct tensor *a, const struct tensor *b,
                 struct compare_report *report, struct fault *f);
 int cpu_stamp(struct queue *q, uint64_t *at, struct fault *f);
 
+/* update.c, norm.c */
+int cpu_update(struct queue *q, const struct update *u, const struct cast *c, struct qtensor *out,
+               struct fault *f);
+int cpu_norm(struct queue *q, const struct tensor *t, struct norm_report *report, struct fault *f);
+
 static inline void *tensor_data(const struct tensor *t)
 {
     return (char *)t->buf->data + t->offset;

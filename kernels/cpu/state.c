@@ -1,8 +1,7 @@
 /* Operations that move state rather than compute layers: copy, apply, compare, stamp. */
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/queue.h"
 
-#include <string.h>
 #include <time.h>
 
 struct copy_run {
@@ -59,19 +58,6 @@ struct compare_run {
     struct compare_report *report;
 };
 
-static double element(const struct tensor *t, uint64_t i)
-{
-    const char *p = tensor_data(t);
-    uint16_t half;
-    float x;
-    if (t->dtype == DTYPE_F32) {
-        memcpy(&x, p + 4 * i, sizeof x);
-        return (double)x;
-    }
-    memcpy(&half, p + 2 * i, sizeof half);
-    return (double)(t->dtype == DTYPE_BF16 ? bf16_decode(half) : f16_decode(half));
-}
-
 static void compare_one(struct compare_report *r, double a, double b)
 {
     /* x - x is 0 for every finite x, and NaN otherwise. */
@@ -93,7 +79,7 @@ static void compare_execute(struct cpu_queue *q, void *args)
     struct compare_report report = {0};
     uint64_t count = r->a.rows * r->a.cols;
     for (uint64_t i = 0; i < count; i++) {
-        compare_one(&report, element(&r->a, i), element(&r->b, i));
+        compare_one(&report, (double)tensor_element(&r->a, i), (double)tensor_element(&r->b, i));
         if (i % CPU_CHUNK == 0)
             atomic_fetch_add(&q->base.progress, 1);
     }

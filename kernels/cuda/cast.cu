@@ -1,4 +1,4 @@
-/* The cast: codes, factor, amax and counts in one pass (with a second form: cast_forms.cu); where the scale may come from the tensor
+/* The cast: codes, factor, amax and counts in one pass (with a second form: cast_forms.cu; with column sums: cast_sums.cu); where the scale may come from the tensor
  * itself, a launch for its amax first, which ends at once if the site turns out to be set. Rules:
  * docs/numerics.md 1, 3, 4. */
 #include "kernels/cuda/cast.cuh"
@@ -88,6 +88,8 @@ static cudaError_t launch(const struct cast_launch *a, cudaStream_t stream)
         e = launch_early(first_kernel<T>, grid, BLOCK, stream, *a);
     if (e)
         return e;
+    if (a->column_sums)
+        return launch_cast_sums(a, stream);
     return a->second ? launch_cast_forms(a, stream)
                      : launch_early(cast_kernel<T, FMT>, grid, BLOCK, stream, *a);
 }

@@ -45,14 +45,29 @@ struct cast_run {
     struct cast cast;
 };
 
+/* Where the cast leaves its part of the column sums. */
+static int place_partials(struct cuda_queue *q, struct cast_launch *a, struct fault *f)
+{
+    void *room;
+    if (!a->column_sums)
+        return 0;
+    uint64_t bytes = cast_partials(a->rows, a->cols) * sizeof *a->partial;
+    int rc = cuda_scratch(q, bytes ? bytes : sizeof *a->partial, "column sums", &room, f);
+    if (!rc)
+        a->partial = room;
+    return rc;
+}
+
 static int cast_run(struct cuda_queue *q, void *args, struct fault *f)
 {
-    const struct cast_run *r = args;
+    struct cast_run *r = args;
     const struct tensor *src = &r->cast.src;
-    int rc =
-        cuda_check(q->cuda, launch_cast(&r->launch, q->stream), f,
-                   "the cast of [%llu, %llu] %s to %s", (unsigned long long)src->rows,
-                   (unsigned long long)src->cols, dtype_name(src->dtype), dtype_name(r->cast.fmt));
+    int rc = place_partials(q, &r->launch, f);
+    if (!rc)
+        rc = cuda_check(q->cuda, launch_cast(&r->launch, q->stream), f,
+                        "the cast of [%llu, %llu] %s to %s", (unsigned long long)src->rows,
+                        (unsigned long long)src->cols, dtype_name(src->dtype),
+                        dtype_name(r->cast.fmt));
 #ifdef FP8D_MUTANT_AMAX_PADDING
     rc = rc ? rc : measure_padding(q, &r->cast, r->launch, f);
 #endif
@@ -81,6 +96,8 @@ int cuda_cast(struct queue *base, const struct cast *c, struct qtensor *out, str
                 .rows = out->rows,
                 .cols = out->cols,
                 .pitch = out->second_pitch,
+                .column_sums = c->sums.buf ? tensor_data(&c->sums) : NULL,
+                .sums_add = c->sums_add,
             },
         .cast = *c,
     };

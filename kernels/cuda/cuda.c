@@ -100,6 +100,8 @@ static const struct backend_ops cuda_ops = {
     .apply = cuda_apply,
     .compare = cuda_compare,
     .stamp = cuda_stamp,
+    .update = cuda_update,
+    .norm = cuda_norm,
 };
 
 /* The one function of the driver that the runtime does not offer. */

@@ -7,6 +7,7 @@
 #define FP8D_KERNELS_CUDA_LAUNCH_H
 
 #include "base/dtype.h"
+#include "kernels/optimizer.h"
 #include "kernels/report.h"
 
 #include <cuda_runtime_api.h>
@@ -40,10 +41,23 @@ struct cast_launch {
     unsigned sms;
     uint8_t *second;            /* the transposed codes, 16-byte aligned; NULL: one form */
     uint64_t rows, cols, pitch; /* of the second form: pitch a multiple of 16, at least rows */
+    float *column_sums;         /* [cols]: gets the sums of src's columns; NULL: none */
+    bool sums_add;              /* adds to them */
+    float *partial;             /* room for cast_partials(rows, cols) where there are column sums */
 };
 cudaError_t launch_cast(const struct cast_launch *a, cudaStream_t stream);
 /* cast_forms.cu: the cast itself where there is a second form; launch_cast calls it. */
 cudaError_t launch_cast_forms(const struct cast_launch *a, cudaStream_t stream);
+
+/* cast_sums.cu: the same where there are column sums: of SUMS_ROWS rows in float32 by the cast,
+ * into partial [rows / SUMS_ROWS rounded up, cols]; then over those in float64, rounded once. Twin:
+ * kernels/cpu/sums.c. */
+#define SUMS_ROWS 64u
+static inline uint64_t cast_partials(uint64_t rows, uint64_t cols)
+{
+    return (rows + SUMS_ROWS - 1) / SUMS_ROWS * cols;
+}
+cudaError_t launch_cast_sums(const struct cast_launch *a, cudaStream_t stream);
 
 /* transpose.cu: to[c, r] = from[r, c], dense, at least one row and column; from and to 16-byte
  * aligned. */
@@ -87,6 +101,27 @@ cudaError_t launch_apply(const struct apply_launch *a, cudaStream_t stream);
 cudaError_t launch_compare(const void *a, enum dtype ta, const void *b, enum dtype tb,
                            uint64_t count, struct compare_report *partial,
                            struct compare_report *report, cudaStream_t stream);
+
+/* norm.cu: partial is room for NORM_BLOCKS norm_reports in device memory. */
+#define NORM_BLOCKS 1024u
+cudaError_t launch_norm(const void *src, enum dtype dtype, uint64_t count,
+                        struct norm_report *partial, struct norm_report *report,
+                        cudaStream_t stream);
+
+/* update.cu: one step of an optimizer. Twin: kernels/cpu/update.c. */
+struct update_launch {
+    struct optimizer_step step;
+    unsigned moments; /* of m and v, how many there are */
+    float *master, *m, *v;
+    const float *grad;
+    enum dtype round_to; /* F32, BF16 or F16 */
+    void *stored;        /* of round_to; may be NULL */
+    uint64_t rows, cols;
+    struct cast_launch cast; /* of a step that casts: all but src, dtype and count */
+};
+cudaError_t launch_update(const struct update_launch *a, cudaStream_t stream);
+/* update_cast.cu: the same with the cast in one pass. */
+cudaError_t launch_update_cast(const struct update_launch *a, cudaStream_t stream);
 
 /* stamp.cu: *at = nanoseconds of the device's clock. */
 cudaError_t launch_stamp(uint64_t *at, cudaStream_t stream);

@@ -29,6 +29,11 @@ int cuda_compare(struct queue *q, const struct tensor *a, const struct tensor *b
                  struct compare_report *report, struct fault *f);
 int cuda_stamp(struct queue *q, uint64_t *at, struct fault *f);
 
+/* updates.c */
+int cuda_update(struct queue *q, const struct update *u, const struct cast *c, struct qtensor *out,
+                struct fault *f);
+int cuda_norm(struct queue *q, const struct tensor *t, struct norm_report *report, struct fault *f);
+
 static inline void *tensor_data(const struct tensor *t)
 {
     return (char *)t->buf->data + t->offset;
