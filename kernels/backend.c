@@ -29,6 +29,16 @@ void queue_notify(struct queue *q, struct queue_note *note)
     q->backend->ops->notify(q, note);
 }
 
+void queue_hold(struct queue *q)
+{
+    q->backend->ops->hold(q);
+}
+
+void queue_release(struct queue *q, bool run)
+{
+    q->backend->ops->release(q, run);
+}
+
 int backend_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
                  uint64_t src_off, uint64_t bytes, struct fault *f)
 {
@@ -202,4 +212,26 @@ int backend_norm(struct queue *q, const struct tensor *t, struct norm_report *re
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "norm.report is missing");
     int rc = check_tensor(q->backend, t, "norm.tensor", f);
     return rc ? rc : q->backend->ops->norm(q, t, report, f);
+}
+
+int backend_convert(struct queue *q, const struct tensor *from, const struct tensor *to,
+                    struct fault *f)
+{
+    int rc = check_tensor(q->backend, from, "convert.from", f);
+    if (!rc)
+        rc = check_tensor(q->backend, to, "convert.to", f);
+    if (!rc)
+        rc = check_dim(to->rows, from->rows, "convert.to.rows", f);
+    if (!rc)
+        rc = check_dim(to->cols, from->cols, "convert.to.cols", f);
+    if (!rc && from->buf == to->buf)
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT,
+                       "convert.from and convert.to are one buffer, needed two");
+    return rc ? rc : q->backend->ops->convert(q, from, to, f);
+}
+
+int backend_zero(struct queue *q, const struct tensor *t, struct fault *f)
+{
+    int rc = check_tensor(q->backend, t, "zero.tensor", f);
+    return rc ? rc : q->backend->ops->zero(q, t, f);
 }

@@ -77,6 +77,7 @@ struct apply_site {
     const struct amax_slot *slot; /* inside a BUFFER_HOST buffer, e.g. a report's; may be NULL */
     struct scaler *mirror;        /* inside a BUFFER_HOST buffer: gets the result; may be NULL */
     enum dtype fmt;
+    bool collect; /* the first phase alone: the slot is collected, nothing moves */
 };
 
 struct apply {
@@ -101,7 +102,7 @@ struct backend_info {
  * the first failure of an operation since the last note. Must not block. */
 struct queue_note {
     void (*done)(struct queue_note *note, int status);
-    struct fault *fault; /* gets that failure's sentence, unless it has one; may be NULL */
+    struct fault *fault;     /* gets that failure's sentence, unless it has one; may be NULL */
     struct queue_note *next; /* the queue's, as are those below */
     uint64_t turn, mark;
     int status;
@@ -131,6 +132,8 @@ struct backend_ops {
     int (*queue_open)(struct backend *b, const char *name, struct queue **out, struct fault *f);
     void (*queue_close)(struct queue *q);                     /* waits for what is enqueued */
     void (*notify)(struct queue *q, struct queue_note *note); /* cannot fail */
+    void (*hold)(struct queue *q);
+    void (*release)(struct queue *q, bool run);
     int (*copy)(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
                 uint64_t src_off, uint64_t bytes, struct fault *f);
     int (*cast)(struct queue *q, const struct cast *c, struct qtensor *out, struct fault *f);
@@ -150,6 +153,9 @@ struct backend_ops {
     int (*gemm)(struct queue *q, const struct gemm *g, struct fault *f);
     int (*gemm_high)(struct queue *q, const struct gemm_high *g, struct fault *f);
     int (*apply)(struct queue *q, const struct apply *a, struct fault *f);
+    int (*convert)(struct queue *q, const struct tensor *from, const struct tensor *to,
+                   struct fault *f);
+    int (*zero)(struct queue *q, const struct tensor *t, struct fault *f);
     int (*compare)(struct queue *q, const struct tensor *a, const struct tensor *b,
                    struct compare_report *report, struct fault *f);
     int (*stamp)(struct queue *q, uint64_t *at, struct fault *f);
@@ -169,6 +175,12 @@ int queue_open(struct backend *b, const char *name, struct queue **out, struct f
 void queue_close(struct queue *q); /* NULL is fine */
 void queue_notify(struct queue *q, struct queue_note *note);
 
+/* All or none: what is enqueued between the two is kept aside, and at the end executed in order, or
+ * (run false) none of it, so that a change of several operations cannot stop half-way for memory.
+ * Not nested; no note in between. After dropped operations the next note may report a failure. */
+void queue_hold(struct queue *q);
+void queue_release(struct queue *q, bool run);
+
 int backend_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
                  uint64_t src_off, uint64_t bytes, struct fault *f);
 /* amax and non-finite count only, into report->slot (casts = 1); counts of saturation are 0. */
@@ -179,15 +191,20 @@ int backend_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *
 int backend_apply(struct queue *q, const struct apply *a, struct fault *f);
 int backend_compare(struct queue *q, const struct tensor *a, const struct tensor *b,
                     struct compare_report *report, struct fault *f);
-/* *at = nanoseconds of the device's clock, when all that was enqueued before is complete and nothing
- * that comes behind has begun; never 0. `at` is inside a BUFFER_HOST buffer, at a multiple of 8. Two
- * readings of one backend may be compared, and are alike where less than a step of the clock lies
- * between: a GPU's is as fine as the driver makes it, the CPU's is CLOCK_MONOTONIC. */
+/* *at = nanoseconds of the device's clock, when all that was enqueued before is complete and
+ * nothing that comes behind has begun; never 0. `at` is inside a BUFFER_HOST buffer, at a multiple
+ * of 8. Two readings of one backend may be compared, and are alike where less than a step of the
+ * clock lies between: a GPU's is as fine as the driver makes it, the CPU's is CLOCK_MONOTONIC. */
 int backend_stamp(struct queue *q, uint64_t *at, struct fault *f);
 /* The step alone, of any tensor; qtensor_update makes the new FP8 bytes in the same pass. */
 int backend_update(struct queue *q, const struct update *u, struct fault *f);
 /* The report is inside a BUFFER_HOST buffer, at a multiple of 8. */
 int backend_norm(struct queue *q, const struct tensor *t, struct norm_report *report,
                  struct fault *f);
+
+/* The same elements in another dtype, each rounded once; a NaN becomes the quiet one. */
+int backend_convert(struct queue *q, const struct tensor *from, const struct tensor *to,
+                    struct fault *f);
+int backend_zero(struct queue *q, const struct tensor *t, struct fault *f);
 
 #endif

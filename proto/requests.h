@@ -41,7 +41,10 @@
     X(EndScope, END_SCOPE, 32, TRAIN, ORDERED, end_scope)                                          \
     X(FinishCalibration, FINISH_CALIBRATION, 33, TRAIN, ORDERED, finish_calibration)               \
     X(DropContext, DROP_CONTEXT, 34, RUN, ORDERED, drop_context)                                   \
-    X(CheckNumerics, CHECK_NUMERICS, 35, RUN, ORDERED, check_numerics)
+    X(CheckNumerics, CHECK_NUMERICS, 35, RUN, ORDERED, check_numerics)                             \
+    X(Backward, BACKWARD, 40, TRAIN, ORDERED, backward)                                            \
+    X(ZeroGrad, ZERO_GRAD, 41, TRAIN, ORDERED, zero_grad)                                          \
+    X(GetGradient, GET_GRADIENT, 42, RUN, ORDERED, get_gradient)
 
 enum request_type {
 #define X(Name, NAME, type, class, order, snake) REQUEST_##NAME = (type),

@@ -3,10 +3,18 @@
 #include "base/mem.h"
 
 #include <errno.h>
+#include <string.h>
+
+/* An FP8 element takes a byte, and another in the second form, which a cast of ours has. */
+static uint64_t bytes_of(const struct operand *input)
+{
+    return operand_rows(input) * operand_cols(input) * (input->q ? 1 : 2);
+}
 
 int context_new(struct lease *l, uint64_t id, struct model *m, struct layer *layer,
-                uint64_t input_bytes, struct context **out, struct fault *f)
+                const struct operand *input, struct context **out, struct fault *f)
 {
+    uint64_t input_bytes = bytes_of(input);
     int rc = lease_id_free(&l->contexts, id, "context_id", f);
     if (rc)
         return rc;
@@ -29,8 +37,11 @@ int context_new(struct lease *l, uint64_t id, struct model *m, struct layer *lay
         .model = model_ref(m),
         .layer = layer,
         .weight_version = layer->weight.version,
+        .rank = input->rank,
+        .tokens = operand_rows(input),
         .charged = input_bytes,
     };
+    memcpy(c->dims, input->dims, sizeof c->dims);
     m->contexts++;
     l->engine->contexts++;
     *out = c;

@@ -1,9 +1,9 @@
 #include "daemon/engine/forward.h"
 
-#include "base/checked.h"
 #include "base/mem.h"
 #include "daemon/engine/context.h"
 #include "daemon/engine/highview.h"
+#include "daemon/engine/output.h"
 #include "daemon/engine/scope.h"
 #include "daemon/engine/stage.h"
 
@@ -48,26 +48,18 @@ static struct scratch *scratch_of(const struct forward *w)
 static int make_output(struct forward *w, enum dtype dtype, struct fault *f)
 {
     const struct forward_args *a = &w->a;
-    struct operand *o = &w->output;
-    uint64_t most = a->output_id ? 0 : a->inline_max;
-    *o = w->input;
-    o->q = NULL;
-    o->dims[o->rank - 1] = a->layer->out;
-    o->high = (struct tensor){.dtype = dtype, .rows = operand_rows(&w->input), .cols = a->layer->out};
-    uint64_t n;
-    uint64_t bytes;
-    if (!ck_mul(o->high.rows, o->high.cols, &n) || !dtype_bytes(dtype, n, &bytes))
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "the output [%llu, %llu] has more bytes than a number can count",
-                         (unsigned long long)o->high.rows, (unsigned long long)o->high.cols);
-    if (most && bytes > most)
-        return fault_set(f, FP8D_ERESOURCE_EXHAUSTED,
-                         "the output has %llu bytes, a payload at most %llu: keep it with output_id",
-                         (unsigned long long)bytes, (unsigned long long)most);
-    /* A resident output stays where the backend computes; a payload is sent from host memory. */
-    const struct engine_options *e = &a->lease->engine->o;
-    return buffer_new(e->backend, e->ledger, a->output_id ? BUFFER_DEVICE : BUFFER_HOST, bytes,
-                      "the output", &o->high.buf, f);
+    struct output_wish wish = {
+        .rank = w->input.rank,
+        .dims = w->input.dims,
+        .rows = operand_rows(&w->input),
+        .cols = a->layer->out,
+        .dtype = dtype,
+        .stays = a->output_id != 0,
+        .inline_max = a->inline_max,
+        .what = "the output",
+        .id_field = "output_id",
+    };
+    return output_make(a->lease->engine, &wish, &w->output, f);
 }
 
 static void forward_free(struct forward *w)
@@ -104,6 +96,7 @@ static int enqueue_input(struct forward *w, struct fault *f)
         .margin = r->margin,
         .site = site_state(&a->layer->sites[SITE_INPUT]),
         .report = &((struct scratch *)w->scratch->data)->input,
+        .transposed = a->context_id != 0, /* backward multiplies along the tokens */
     };
     return qtensor_cast(a->lease->engine->queue, a->lease->engine->o.ledger, &c, "the FP8 input",
                         &w->xq, f);
@@ -124,6 +117,7 @@ static int enqueue_weight(struct forward *w, struct fault *f)
         .margin = a->model->recipe.margin,
         .site = site_state(&a->layer->sites[SITE_WEIGHT]),
         .report = &((struct scratch *)w->scratch->data)->weight,
+        .transposed = a->context_id != 0,
     };
     return qtensor_cast(a->lease->engine->queue, a->lease->engine->o.ledger, &c,
                         "the FP8 copy of the weight", &w->wq, f);
@@ -138,7 +132,10 @@ static int enqueue_apply(struct forward *w, struct fault *f)
     /* A reused copy feeds what it remembered; one that feeds nothing has an empty slot. */
     const struct amax_slot *weight = w->choice.feed ? &s->weight.slot : NULL;
     const struct amax_slot *input = w->input.q ? NULL : &s->input.slot;
-    scope_apply_sites(a->layer, r, input, weight, s + 1, w->sites);
+    char *mirrors = (char *)(s + 1);
+    w->sites[0] = scope_apply_site(a->layer, SITE_INPUT, r, input, mirrors);
+    w->sites[1] = scope_apply_site(a->layer, SITE_WEIGHT, r, weight,
+                                   mirrors + scaler_bytes(r->history_len));
     w->apply = true;
     struct apply apply = {w->sites, 2, r->algo, r->margin, a->model->frozen};
     return backend_apply(a->lease->engine->queue, &apply, f);
@@ -250,10 +247,17 @@ static void merge_into_scope(struct forward *w)
     if (w->scope->orphan)
         return;
     struct scope_part *p = scope_part(w->scope, w->a.layer); /* reserved before compute */
+    p->ran[SITE_INPUT] = p->ran[SITE_WEIGHT] = true;
     if (!w->input.q)
-        slot_merge(&p->input, &scratch_of(w)->input.slot);
+        slot_merge(&p->slot[SITE_INPUT], &scratch_of(w)->input.slot);
     if (w->choice.feed)
-        slot_merge(&p->weight, &scratch_of(w)->weight.slot);
+        slot_merge(&p->slot[SITE_WEIGHT], &scratch_of(w)->weight.slot);
+}
+
+static void refresh_sites(struct layer *l, const struct apply_site in[2])
+{
+    site_refresh(&l->sites[SITE_INPUT], in[0].mirror);
+    site_refresh(&l->sites[SITE_WEIGHT], in[1].mirror);
 }
 
 /* A weight edited by nobody since: edits wait for running compute. */
@@ -263,7 +267,7 @@ static void settle_fp8(struct forward *w)
     if (!w->choice.found)
         weight_file(&l->weight, &w->choice, qtensor_ref(w->wq), &scratch_of(w)->weight);
     if (w->apply)
-        scope_refresh_sites(l, w->sites);
+        refresh_sites(l, w->sites);
     if (w->scope && w->a.model->recipe.kind == RECIPE_DELAYED)
         merge_into_scope(w);
     bool eval = w->a.mode == MODE_EVAL && w->a.model->recipe.kind == RECIPE_DELAYED;
@@ -337,10 +341,8 @@ static int reserve(struct forward *w, struct fault *f)
     w->scope = a->mode == MODE_TRAIN && open && open->lease == a->lease ? open : NULL;
     if (w->scope && operand_rows(&w->input) && a->model->recipe.kind == RECIPE_DELAYED)
         rc = scope_reserve(w->scope, f);
-    /* An FP8 input takes a byte per element. */
     if (!rc && a->context_id)
-        rc = context_new(a->lease, a->context_id, a->model, a->layer,
-                         operand_rows(&w->input) * operand_cols(&w->input), &w->context, f);
+        rc = context_new(a->lease, a->context_id, a->model, a->layer, &w->input, &w->context, f);
     if (!rc && a->output_id)
         rc = filing_open(a->lease, a->output_id, "output_id", a->replace_output,
                          operand_ref(&w->output), &w->filing, f);

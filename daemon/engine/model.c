@@ -39,6 +39,7 @@ struct model *model_ref(struct model *m)
 static void layer_fini(struct layer *l)
 {
     weight_fini(&l->weight);
+    gradient_fini(&l->gradient);
     for (unsigned k = 0; k < SITE_KINDS; k++)
         site_fini(&l->sites[k]);
     mem_free(l->name);
@@ -130,7 +131,7 @@ uint64_t model_bytes(const struct model *m)
     uint64_t n = 0;
     for (size_t i = 0; i < m->layer_count; i++) {
         const struct layer *l = &m->layers[i];
-        n += weight_bytes(&l->weight);
+        n += weight_bytes(&l->weight) + gradient_bytes(&l->gradient);
         for (unsigned k = 0; k < SITE_KINDS; k++)
             if (l->sites[k].state)
                 n += l->sites[k].state->charged + l->sites[k].mirror_buf->charged;

@@ -7,6 +7,7 @@
 #ifndef FP8D_DAEMON_ENGINE_MODEL_H
 #define FP8D_DAEMON_ENGINE_MODEL_H
 
+#include "daemon/engine/gradient.h"
 #include "daemon/engine/site.h"
 #include "daemon/engine/weight.h"
 
@@ -19,6 +20,7 @@ struct layer {
     char *name;
     uint64_t in, out;
     struct weight weight;
+    struct gradient gradient;
     struct site sites[SITE_KINDS]; /* OUTPUT and GRAD_INPUT have no memory: nothing is cast there */
 };
 

@@ -113,28 +113,16 @@ void scope_end_dropped(struct scope *s)
     mem_free(s);
 }
 
-void scope_apply_sites(struct layer *l, const struct recipe *r, const struct amax_slot *input,
-                       const struct amax_slot *weight, void *mirrors, struct apply_site out[2])
+struct apply_site scope_apply_site(const struct layer *l, enum site_kind kind,
+                                   const struct recipe *r, const struct amax_slot *slot,
+                                   void *mirror)
 {
-    size_t step = scaler_bytes(r->history_len);
-    out[0] = (struct apply_site){
-        .site = site_state(&l->sites[SITE_INPUT]),
-        .slot = input,
-        .mirror = mirrors,
-        .fmt = recipe_dtype(r, SITE_INPUT),
+    return (struct apply_site){
+        .site = site_state(&l->sites[kind]),
+        .slot = slot,
+        .mirror = mirror,
+        .fmt = recipe_dtype(r, kind),
     };
-    out[1] = (struct apply_site){
-        .site = site_state(&l->sites[SITE_WEIGHT]),
-        .slot = weight,
-        .mirror = (struct scaler *)(void *)((char *)mirrors + step),
-        .fmt = recipe_dtype(r, SITE_WEIGHT),
-    };
-}
-
-void scope_refresh_sites(struct layer *l, const struct apply_site in[2])
-{
-    site_refresh(&l->sites[SITE_INPUT], in[0].mirror);
-    site_refresh(&l->sites[SITE_WEIGHT], in[1].mirror);
 }
 
 /* --- the end, asynchronous --- */
@@ -142,8 +130,10 @@ void scope_refresh_sites(struct layer *l, const struct apply_site in[2])
 struct ending {
     struct op op;
     struct scope *scope;
-    struct buffer *staging; /* slots of all parts, then mirrors of all parts */
+    struct buffer *staging; /* slots of all sites, then mirrors of all sites */
     struct apply_site *sites;
+    struct site **of; /* each one's */
+    size_t count;
     scope_done_cb done;
     void *arg;
 };
@@ -154,15 +144,11 @@ static void ending_finish(struct op *op)
     struct scope *s = e->scope;
     uint32_t updated = 0;
     uint32_t skipped = 0;
-    for (size_t i = 0; !op->fault.code && i < s->part_count; i++) {
-        struct layer *l = s->parts[i].layer;
-        for (unsigned k = 0; k < 2; k++) {
-            const struct scaler *old = site_mirror(&l->sites[k ? SITE_WEIGHT : SITE_INPUT]);
-            bool moved = e->sites[2 * i + k].mirror->updates != old->updates;
-            updated += moved;
-            skipped += !moved;
-        }
-        scope_refresh_sites(l, &e->sites[2 * i]);
+    for (size_t i = 0; !op->fault.code && i < e->count; i++) {
+        bool moved = e->sites[i].mirror->updates != site_mirror(e->of[i])->updates;
+        updated += moved;
+        skipped += !moved;
+        site_refresh(e->of[i], e->sites[i].mirror);
     }
     if (s->orphan && !op->fault.code)
         fault_set(&op->fault, FP8D_EFAILED_PRECONDITION,
@@ -174,7 +160,37 @@ static void ending_finish(struct op *op)
     e->done(e->arg, &op->fault, updated, skipped);
     buffer_unref(e->staging);
     mem_free(e->sites);
+    mem_free(e->of);
     mem_free(e);
+}
+
+static size_t count_sites(const struct scope *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->part_count; i++)
+        for (unsigned k = 0; k < SITE_KINDS; k++)
+            n += s->parts[i].ran[k];
+    return n;
+}
+
+/* Every site that ran, its slot and its mirror in the staging memory. */
+static void ending_fill(struct ending *e)
+{
+    const struct scope *s = e->scope;
+    const struct recipe *r = &s->model->recipe;
+    uint64_t step = scaler_bytes(r->history_len);
+    char *mirrors = e->staging->data;
+    struct amax_slot *slots = (struct amax_slot *)(void *)(mirrors + e->count * step);
+    size_t n = 0;
+    for (size_t i = 0; i < s->part_count; i++)
+        for (unsigned k = 0; k < SITE_KINDS; k++) {
+            const struct scope_part *p = &s->parts[i];
+            if (!p->ran[k])
+                continue;
+            slots[n] = p->slot[k];
+            e->sites[n] = scope_apply_site(p->layer, k, r, &slots[n], mirrors + n * step);
+            e->of[n++] = &p->layer->sites[k];
+        }
 }
 
 static int ending_enqueue(struct ending *e)
@@ -183,25 +199,18 @@ static int ending_enqueue(struct ending *e)
     const struct recipe *r = &s->model->recipe;
     struct engine *engine = s->lease->engine;
     struct fault *f = &e->op.fault;
-    uint64_t slot_bytes = 2 * sizeof(struct amax_slot);
-    uint64_t step = scaler_bytes(r->history_len);
-    int rc = engine_host_buffer(engine, s->part_count * (2 * step + slot_bytes), "the scope's end",
-                                &e->staging, f);
+    e->count = count_sites(s);
+    uint64_t each = scaler_bytes(r->history_len) + sizeof(struct amax_slot);
+    int rc = engine_host_buffer(engine, e->count * each, "the scope's end", &e->staging, f);
     if (rc)
         return rc;
-    e->sites = mem_array(2 * s->part_count, sizeof *e->sites);
-    if (!e->sites)
+    e->sites = mem_array(e->count, sizeof *e->sites);
+    e->of = mem_array(e->count, sizeof *e->of);
+    if (!e->sites || !e->of)
         return fault_set(f, -ENOMEM, "out of memory for the end of scope %llu",
                          (unsigned long long)s->id);
-    char *mirrors = e->staging->data;
-    struct amax_slot *slots = (struct amax_slot *)(void *)(mirrors + s->part_count * 2 * step);
-    for (size_t i = 0; i < s->part_count; i++) {
-        slots[2 * i] = s->parts[i].input;
-        slots[2 * i + 1] = s->parts[i].weight;
-        scope_apply_sites(s->parts[i].layer, r, &slots[2 * i], &slots[2 * i + 1],
-                          mirrors + i * 2 * step, &e->sites[2 * i]);
-    }
-    struct apply a = {e->sites, 2 * s->part_count, r->algo, r->margin, s->model->frozen};
+    ending_fill(e);
+    struct apply a = {e->sites, e->count, r->algo, r->margin, s->model->frozen};
     return backend_apply(engine->queue, &a, f);
 }
 

@@ -2,7 +2,7 @@
  *
  * A scope belongs to one lease and one model; a model has at most one. Train requests of its owner
  * merge what their casts saw into it; its end applies all of it at once. Without a scope each train
- * forward applies its own. If the owner ends first, or the model leaves its name, what was collected
+ * forward and each backward applies its own. If the owner ends first, or the model leaves its name, what was collected
  * is dropped. Rules: docs/numerics.md section 3. Engine thread.
  */
 #ifndef FP8D_DAEMON_ENGINE_SCOPE_H
@@ -11,10 +11,12 @@
 #include "daemon/engine/lease.h"
 #include "daemon/engine/model.h"
 
-/* What one layer's forward sites saw in the scope. */
+/* What one layer's sites saw in the scope: input and weight once a forward ran in it, grad_output once
+ * a backward did. */
 struct scope_part {
     struct layer *layer;
-    struct amax_slot input, weight;
+    bool ran[SITE_KINDS];
+    struct amax_slot slot[SITE_KINDS];
 };
 
 struct scope {
@@ -55,10 +57,9 @@ void scope_end_dropped(struct scope *s);
 /* The model left its name: its memory is not to wait for the scope's end. */
 void scope_orphan(struct scope *s);
 
-/* Fill apply arguments for the forward sites of a layer. mirrors: two scaler_bytes(len) blocks. */
-void scope_apply_sites(struct layer *l, const struct recipe *r, const struct amax_slot *input,
-                       const struct amax_slot *weight, void *mirrors, struct apply_site out[2]);
-/* After the apply: both sites take over their mirrors. */
-void scope_refresh_sites(struct layer *l, const struct apply_site in[2]);
+/* The apply arguments of one site. mirror: scaler_bytes(history_len) in a host buffer. */
+struct apply_site scope_apply_site(const struct layer *l, enum site_kind kind,
+                                   const struct recipe *r, const struct amax_slot *slot,
+                                   void *mirror);
 
 #endif

@@ -41,12 +41,8 @@ static void add_scope(const struct model *m, const struct layer *l, enum site_ki
                       Fp8d__V1__SiteState *out)
 {
     const struct scope_part *p = scope_peek(m, l);
-    const struct amax_slot *slot = !p                     ? NULL
-                                   : kind == SITE_INPUT  ? &p->input
-                                   : kind == SITE_WEIGHT ? &p->weight
-                                                         : NULL;
-    if (slot && slot->amax > out->collecting)
-        out->collecting = slot->amax;
+    if (p && p->slot[kind].amax > out->collecting)
+        out->collecting = p->slot[kind].amax;
 }
 
 static int fill_site(const struct model *m, const struct layer *l, enum site_kind kind,

@@ -5,14 +5,15 @@
 /* What decides from state that compute changes. PutTensor does not: it only enqueues. */
 #define COMPUTES(t)                                                                                \
     ((t) == REQUEST_FORWARD || (t) == REQUEST_CHECK_NUMERICS || (t) == REQUEST_BEGIN_SCOPE ||      \
-     (t) == REQUEST_END_SCOPE ||                                                                   \
+     (t) == REQUEST_END_SCOPE || (t) == REQUEST_BACKWARD || (t) == REQUEST_ZERO_GRAD ||            \
+     (t) == REQUEST_GET_GRADIENT ||                                                                \
      (t) == REQUEST_FINISH_CALIBRATION || (t) == REQUEST_EDIT_WEIGHT ||                            \
      (t) == REQUEST_SET_SCALING || (t) == REQUEST_SET_RECIPE ||                                    \
      (t) == REQUEST_CREATE_MODEL)
 
 #define CARRIES_PAYLOAD(t)                                                                         \
     ((t) == REQUEST_FORWARD || (t) == REQUEST_CHECK_NUMERICS || (t) == REQUEST_EDIT_WEIGHT ||      \
-     (t) == REQUEST_PUT_TENSOR || (t) == REQUEST_CREATE_MODEL)
+     (t) == REQUEST_PUT_TENSOR || (t) == REQUEST_CREATE_MODEL || (t) == REQUEST_BACKWARD)
 
 static const struct request_row rows[] = {
 #define X(Name, NAME, type, class, order, snake)                                                   \

@@ -150,15 +150,15 @@ static void export_execute(struct cpu_queue *q, void *args)
     const struct qtensor *t = r->tensor;
     const char *data = t->mem->data;
     (void)q;
-    r->cb(r->arg, &(struct qtensor_view){
-                      .info = qtensor_info(t),
-                      .codes = (const uint8_t *)data,
-                      .scale_inv = (const float *)(data + t->factor_offset),
-                      .factors = t->factors,
-                      .transposed =
-                          t->second_offset ? (const uint8_t *)data + t->second_offset : NULL,
-                      .pitch = t->second_pitch,
-                  });
+    r->cb(r->arg,
+          &(struct qtensor_view){
+              .info = qtensor_info(t),
+              .codes = (const uint8_t *)data,
+              .scale_inv = (const float *)(data + t->factor_offset),
+              .factors = t->factors,
+              .transposed = t->second_offset ? (const uint8_t *)data + t->second_offset : NULL,
+              .pitch = t->second_pitch,
+          });
 }
 
 int cpu_export(struct queue *q, struct qtensor *t, qtensor_export_cb cb, void *arg, struct fault *f)

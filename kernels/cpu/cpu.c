@@ -84,6 +84,16 @@ static void cpu_notify(struct queue *q, struct queue_note *note)
     cpu_queue_notify((struct cpu_queue *)q, note);
 }
 
+static void cpu_hold(struct queue *q)
+{
+    cpu_queue_hold((struct cpu_queue *)q);
+}
+
+static void cpu_release(struct queue *q, bool run)
+{
+    cpu_queue_release((struct cpu_queue *)q, run);
+}
+
 static const struct backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
@@ -94,6 +104,8 @@ static const struct backend_ops cpu_ops = {
     .queue_open = cpu_open_queue,
     .queue_close = cpu_close_queue,
     .notify = cpu_notify,
+    .hold = cpu_hold,
+    .release = cpu_release,
     .copy = cpu_copy,
     .cast = cpu_cast,
     .adopt = cpu_adopt,
@@ -104,6 +116,8 @@ static const struct backend_ops cpu_ops = {
     .gemm = cpu_gemm,
     .gemm_high = cpu_gemm_high,
     .apply = cpu_apply,
+    .convert = cpu_convert,
+    .zero = cpu_zero,
     .compare = cpu_compare,
     .stamp = cpu_stamp,
     .update = cpu_update,

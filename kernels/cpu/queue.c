@@ -85,8 +85,32 @@ int cpu_queue_post(struct cpu_queue *q, cpu_op_cb run, const void *args, size_t 
     memcpy(op->args, args, args_size);
     if (more_size)
         memcpy(op->args + args_size, more, more_size);
-    enqueue(q, &op->note);
+    if (!q->held) {
+        enqueue(q, &op->note);
+        return 0;
+    }
+    *q->aside_tail = &op->note;
+    q->aside_tail = &op->note.next;
     return 0;
+}
+
+void cpu_queue_hold(struct cpu_queue *q)
+{
+    q->held = true;
+    q->aside = NULL;
+    q->aside_tail = &q->aside;
+}
+
+void cpu_queue_release(struct cpu_queue *q, bool run)
+{
+    q->held = false;
+    for (struct queue_note *note = q->aside, *next; note; note = next) {
+        next = note->next;
+        if (run)
+            enqueue(q, note);
+        else
+            mem_free(note);
+    }
 }
 
 void cpu_queue_notify(struct cpu_queue *q, struct queue_note *note)

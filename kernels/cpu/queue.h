@@ -20,6 +20,8 @@ struct cpu_queue {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct queue_note *head, **tail; /* first in, first out; guarded by lock, as is closing */
+    struct queue_note *aside, **aside_tail; /* held back; the enqueuing thread's, as is held */
+    bool held;
     bool closing;
 };
 
@@ -34,5 +36,7 @@ void cpu_queue_free(struct cpu_queue *q); /* runs what is enqueued first */
 int cpu_queue_post(struct cpu_queue *q, cpu_op_cb run, const void *args, size_t args_size,
                    const void *more, size_t more_size, struct fault *f);
 void cpu_queue_notify(struct cpu_queue *q, struct queue_note *note);
+void cpu_queue_hold(struct cpu_queue *q);
+void cpu_queue_release(struct cpu_queue *q, bool run);
 
 #endif

@@ -32,7 +32,8 @@ static void apply_one(const struct apply *a, const struct apply_site *at)
     } else {
         if (at->slot)
             scaler_collect(s, at->slot);
-        scaler_apply(s, at->fmt, a->algo, a->margin, a->frozen);
+        if (!at->collect)
+            scaler_apply(s, at->fmt, a->algo, a->margin, a->frozen);
     }
     if (at->mirror)
         memcpy(at->mirror, s, scaler_bytes(s->len));

@@ -5,8 +5,9 @@
 
 #include <string.h>
 
-#define PIECE 2048u /* elements whose rounded values wait for the cast, in the first-level cache   \
-                     */
+#define PIECE                                                                                      \
+    2048u /* elements whose rounded values wait for the cast, in the first-level cache             \
+           */
 
 struct update_run {
     struct update update;

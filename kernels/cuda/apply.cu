@@ -63,7 +63,7 @@ __device__ static void update(const struct apply_row &row, const struct apply_la
             struct amax_slot slot = *row.slot;
             scaler_collect(s, &slot);
         }
-        shared = scaler_take(s, a.frozen);
+        shared = row.collect ? 0.0f : scaler_take(s, a.frozen);
     }
     __syncthreads();
     float collected = shared;

@@ -1,6 +1,7 @@
-/* The cast: codes, factor, amax and counts in one pass (with a second form: cast_forms.cu; with column sums: cast_sums.cu); where the scale may come from the tensor
- * itself, a launch for its amax first, which ends at once if the site turns out to be set. Rules:
- * docs/numerics.md 1, 3, 4. */
+/* The cast: codes, factor, amax and counts in one pass (with a second form: cast_forms.cu; with
+ * column sums: cast_sums.cu); where the scale may come from the tensor itself, a launch for its
+ * amax first, which ends at once if the site turns out to be set. Rules: docs/numerics.md 1, 3, 4.
+ */
 #include "kernels/cuda/cast.cuh"
 
 /* Measured on an H200: two packets a thread and six blocks an SM beat 4 and 4, 8 and 3, 1 and 6. */

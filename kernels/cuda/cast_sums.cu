@@ -42,7 +42,7 @@ static cudaError_t launch(const struct cast_launch *a, cudaStream_t stream)
 {
     constexpr int rows = SUMS_ROWS;
     if (tiles_of(128, a->rows, a->cols) < LARGE_FROM)
-        return launch_tiles<T, FMT, rows, 4, T == DTYPE_F32 ? 3 : 4, true>(a, 1, stream);
+        return launch_tiles < T, FMT, rows, 4, T == DTYPE_F32 ? 3 : 4, true > (a, 1, stream);
     return launch_tiles < T, FMT, rows, 8, T == DTYPE_F32 ? 4 : 6, true > (a, 2, stream);
 }
 

@@ -85,6 +85,7 @@ struct apply_row {
     const struct amax_slot *slot;
     struct scaler *mirror;
     enum dtype fmt;
+    bool collect;
 };
 #define APPLY_ROWS_INLINE 8u /* that travel as kernel arguments; more are read from `rows` */
 struct apply_launch {

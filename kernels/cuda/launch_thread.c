@@ -13,6 +13,7 @@ struct cuda_op {
     uint64_t turn;
     cuda_op_cb run;
     bool always;
+    bool dropped; /* fails, and with it what lies between it and the next note */
     _Alignas(max_align_t) char args[];
 };
 
@@ -28,6 +29,17 @@ static uint64_t next_turn(struct launch_list *l)
     return turn;
 }
 
+static void append(struct cuda_queue *q, struct cuda_op *op)
+{
+    struct launch_list *l = &q->list;
+    atomic_fetch_add(&q->base.pending, 1);
+    pthread_mutex_lock(&l->lock);
+    op->turn = next_turn(l);
+    *l->ops_tail = op;
+    l->ops_tail = &op->next;
+    pthread_mutex_unlock(&l->lock);
+}
+
 static int post(struct cuda_queue *q, cuda_op_cb run, bool always, const void *args, size_t size,
                 struct fault *f)
 {
@@ -40,14 +52,36 @@ static int post(struct cuda_queue *q, cuda_op_cb run, bool always, const void *a
     op->next = NULL;
     op->run = run;
     op->always = always;
+    op->dropped = false;
     memcpy(op->args, args, size);
-    atomic_fetch_add(&q->base.pending, 1);
-    pthread_mutex_lock(&l->lock);
-    op->turn = next_turn(l);
-    *l->ops_tail = op;
-    l->ops_tail = &op->next;
-    pthread_mutex_unlock(&l->lock);
+    if (!l->held) {
+        append(q, op);
+        return 0;
+    }
+    *l->aside_tail = op;
+    l->aside_tail = &op->next;
     return 0;
+}
+
+void cuda_hold(struct queue *base)
+{
+    struct launch_list *l = &((struct cuda_queue *)base)->list;
+    l->held = true;
+    l->aside = NULL;
+    l->aside_tail = &l->aside;
+}
+
+/* Those that are dropped travel too: some have something to give back. */
+void cuda_release(struct queue *base, bool run)
+{
+    struct cuda_queue *q = (struct cuda_queue *)base;
+    q->list.held = false;
+    for (struct cuda_op *op = q->list.aside, *next; op; op = next) {
+        next = op->next;
+        op->next = NULL;
+        op->dropped = !run;
+        append(q, op);
+    }
 }
 
 int cuda_post(struct cuda_queue *q, cuda_op_cb run, const void *args, size_t size, struct fault *f)
@@ -80,6 +114,8 @@ static void run_op(struct cuda_queue *q, struct cuda_op *op)
 {
     struct fault f;
     f.code = 0;
+    if (op->dropped && !q->failed.code)
+        (void)fault_set(&q->failed, FP8D_EINTERNAL, "the operation was dropped");
     int rc = op->always || q->failed.code ? 0 : cuda_enter(q->cuda, &f);
     if (!rc && (op->always || !q->failed.code))
         rc = op->run(q, op->args, &f);

@@ -21,6 +21,11 @@ int cuda_transpose(struct queue *q, const struct qtensor *t, struct qtensor *out
 int cuda_gemm(struct queue *q, const struct gemm *g, struct fault *f);
 int cuda_gemm_high(struct queue *q, const struct gemm_high *g, struct fault *f);
 
+/* fill.c */
+int cuda_convert(struct queue *q, const struct tensor *from, const struct tensor *to,
+                 struct fault *f);
+int cuda_zero(struct queue *q, const struct tensor *t, struct fault *f);
+
 /* state.c */
 int cuda_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
               uint64_t src_off, uint64_t bytes, struct fault *f);

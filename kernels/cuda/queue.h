@@ -29,6 +29,8 @@ struct launch_list {
     struct cuda_op *ops, **ops_tail;
     struct queue_note *notes, **notes_tail;
     bool closing, asleep;
+    struct cuda_op *aside, **aside_tail; /* held back; the enqueuing thread's, as is held */
+    bool held;
     _Atomic uint64_t posted;   /* operations and notes ever enqueued: the turn of the last one */
     _Atomic uint64_t launched; /* the turn of the last one that is on the stream */
 };
@@ -68,6 +70,8 @@ int cuda_post(struct cuda_queue *q, cuda_op_cb run, const void *args, size_t siz
 int cuda_post_always(struct cuda_queue *q, cuda_op_cb run, const void *args, size_t size,
                      struct fault *f);
 void cuda_notify(struct queue *q, struct queue_note *note);
+void cuda_hold(struct queue *q);
+void cuda_release(struct queue *q, bool run);
 
 /* Waits until everything enqueued is on the stream. For tests and benchmarks, which look at the
  * stream itself. */

@@ -1,0 +1,92 @@
+#include "tests/scenario/ask_grad.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+unsigned ask_backward(struct ask *a, struct ask_backward *b)
+{
+    Fp8d__V1__BackwardRequest m = FP8D__V1__BACKWARD_REQUEST__INIT;
+    Fp8d__V1__TensorRef ref = FP8D__V1__TENSOR_REF__INIT;
+    Fp8d__V1__InlinePlace place = FP8D__V1__INLINE_PLACE__INIT;
+    struct desk_frame *frame = NULL;
+    uint64_t n = b->dy.dtype == FP8D__V1__DTYPE__DTYPE_F32 ? 4 : 2;
+    for (unsigned i = 0; i < b->dy.rank; i++)
+        n *= b->dy.dims[i];
+    ref.dtype = b->dy.dtype;
+    ref.n_dims = b->dy.rank;
+    ref.dims = b->dy.dims;
+    place.length = n;
+    ref.place_case = FP8D__V1__TENSOR_REF__PLACE_INLINE_BYTES;
+    ref.inline_bytes = &place;
+    m.context_id = b->context_id;
+    m.grad_output = &ref;
+    m.grad_input_dtype = b->grad_input_dtype;
+    m.grad_input_id = b->grad_input_id;
+    m.replace_grad_input = b->replace;
+    m.no_grad_input = b->no_grad_input;
+    unsigned code = desk_call(a->desk, a->conn, REQUEST_BACKWARD, &m.base, b->dy.data, n, &frame,
+                              a->text);
+    if (code) {
+        desk_frame_free(frame);
+        return code;
+    }
+    b->reply = fp8d__v1__backward_reply__unpack(NULL, frame->meta_len, frame->meta);
+    ck_assert_ptr_nonnull(b->reply);
+    b->dx = frame->payload;
+    b->dx_bytes = frame->payload_len;
+    frame->payload = NULL;
+    desk_frame_free(frame);
+    return 0;
+}
+
+void ask_backward_free(struct ask_backward *b)
+{
+    if (b->reply)
+        fp8d__v1__backward_reply__free_unpacked(b->reply, NULL);
+    free(b->dx);
+    b->reply = NULL;
+    b->dx = NULL;
+}
+
+unsigned ask_zero_grad(struct ask *a, const char *model, unsigned *layers)
+{
+    Fp8d__V1__ZeroGradRequest m = FP8D__V1__ZERO_GRAD_REQUEST__INIT;
+    struct desk_frame *frame = NULL;
+    m.model = (char *)(uintptr_t)model;
+    unsigned code =
+        desk_call(a->desk, a->conn, REQUEST_ZERO_GRAD, &m.base, NULL, 0, &frame, a->text);
+    if (!code && layers) {
+        Fp8d__V1__ZeroGradReply *r =
+            fp8d__v1__zero_grad_reply__unpack(NULL, frame->meta_len, frame->meta);
+        *layers = r->layers;
+        fp8d__v1__zero_grad_reply__free_unpacked(r, NULL);
+    }
+    desk_frame_free(frame);
+    return code;
+}
+
+unsigned ask_gradient(struct ask *a, const char *model, const char *layer, bool bias,
+                      struct ask_gradient *g)
+{
+    Fp8d__V1__GetGradientRequest m = FP8D__V1__GET_GRADIENT_REQUEST__INIT;
+    struct desk_frame *frame = NULL;
+    m.model = (char *)(uintptr_t)model;
+    m.layer = (char *)(uintptr_t)layer;
+    m.part = bias ? FP8D__V1__GRADIENT_PART__GRADIENT_PART_BIAS
+                  : FP8D__V1__GRADIENT_PART__GRADIENT_PART_WEIGHT;
+    unsigned code =
+        desk_call(a->desk, a->conn, REQUEST_GET_GRADIENT, &m.base, NULL, 0, &frame, a->text);
+    if (!code) {
+        Fp8d__V1__GetGradientReply *r =
+            fp8d__v1__get_gradient_reply__unpack(NULL, frame->meta_len, frame->meta);
+        ck_assert(r->gradient->dtype == FP8D__V1__DTYPE__DTYPE_F32);
+        *g = (struct ask_gradient){.count = frame->payload_len / sizeof(float),
+                                   .contributions = r->contributions,
+                                   .nonfinite = r->nonfinite};
+        g->data = malloc(frame->payload_len);
+        memcpy(g->data, frame->payload, frame->payload_len);
+        fp8d__v1__get_gradient_reply__free_unpacked(r, NULL);
+    }
+    desk_frame_free(frame);
+    return code;
+}
