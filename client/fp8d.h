@@ -850,6 +850,88 @@ FP8D_API int fp8d_submit_check_numerics(struct fp8d *c, const char *model, const
                                         struct fp8d_error *err);
 FP8D_API const struct fp8d_check *fp8d_result_check(const struct fp8d_result *r);
 
+/* ------------------------------------------------------------------ gradients */
+
+/* A layer keeps the gradients of its weight and bias at the server, in F32. The first backward
+ * overwrites them, each further one adds to them, until fp8d_zero_grad forgets them. Rules:
+ * fp8d-protocol(7), Backward. */
+struct fp8d_backward {
+    uint64_t context_id;            /* of a train forward of this handle; ends with success */
+    struct fp8d_tensor grad_output; /* [..., out_features], else the dimensions of the forward's
+                                       input; F32, BF16, F16 */
+    enum fp8d_dtype grad_input_dtype; /* F32, BF16, F16; 0: that of grad_output */
+    uint64_t grad_input_id;         /* not 0: keep grad_input as this resident tensor */
+    bool replace_grad_input;        /* grad_input_id may be in use, by grad_output too; as
+                                       fp8d_forward.replace_output */
+    bool no_grad_input;             /* compute none: what a network's first layer needs */
+    struct fp8d_buffer grad_input;  /* where grad_input shall go */
+    bool time_compute;              /* as in fp8d_forward */
+};
+
+struct fp8d_backward_result {
+    bool has_grad_input, has_grad_output;
+    struct fp8d_tensor grad_input; /* if has_grad_input: [..., in_features]; not with
+                                      no_grad_input */
+    struct fp8d_cast grad_output;  /* if has_grad_output: what its cast did; not for zero tokens */
+    bool accumulated;              /* added to what the layer held; else it was overwritten */
+    bool scales_applied;           /* this request's own scope ended with it */
+    uint64_t compute_ns;           /* as in fp8d_forward_result */
+};
+
+/* grad_input = dy W, weight gradient (+)= dy^T x, bias gradient (+)= column sums of grad_output. dy
+ * is grad_output cast to FP8 at the layer's site; W and x are the very FP8 tensors that the forward
+ * multiplied, whatever became of scales, weight and model since. Contexts may be used in any order,
+ * each once. FP8D_ENOT_FOUND: no such context, or it was used; FP8D_EINVALID_ARGUMENT: dimensions or
+ * dtype of grad_output; FP8D_EFAILED_PRECONDITION: another connection has a scope on the model. The
+ * context is still there after a failure. */
+FP8D_API int fp8d_backward(struct fp8d *c, const struct fp8d_backward *backward,
+                           const struct fp8d_call *call, struct fp8d_result **out,
+                           struct fp8d_error *err);
+FP8D_API int fp8d_submit_backward(struct fp8d *c, const struct fp8d_backward *backward,
+                                  const struct fp8d_call *call, uint64_t *id,
+                                  struct fp8d_error *err);
+FP8D_API const struct fp8d_backward_result *fp8d_result_backward(const struct fp8d_result *r);
+
+struct fp8d_grad_zeroed {
+    uint32_t layers; /* that held a gradient */
+};
+
+/* Forget the gradients of all layers of a model: the next backward of each overwrites.
+ * FP8D_ENOT_FOUND: no such model; FP8D_EFAILED_PRECONDITION: not the one expected. */
+FP8D_API int fp8d_zero_grad(struct fp8d *c, const char *model, const struct fp8d_expect *expect,
+                            const struct fp8d_call *call, struct fp8d_result **out,
+                            struct fp8d_error *err);
+FP8D_API int fp8d_submit_zero_grad(struct fp8d *c, const char *model,
+                                   const struct fp8d_expect *expect, const struct fp8d_call *call,
+                                   uint64_t *id, struct fp8d_error *err);
+FP8D_API const struct fp8d_grad_zeroed *fp8d_result_grad_zeroed(const struct fp8d_result *r);
+
+enum fp8d_gradient_part {
+    FP8D_GRADIENT_DEFAULT = 0, /* weight */
+    FP8D_GRADIENT_WEIGHT = 1,
+    FP8D_GRADIENT_BIAS = 2,
+};
+
+struct fp8d_gradient {
+    struct fp8d_tensor tensor; /* F32, with bytes: weight [out_features, in_features], bias
+                                  [out_features] */
+    uint64_t contributions;    /* backward requests that it is the sum of */
+    uint64_t nonfinite;        /* NaN and Inf elements of their grad_output */
+};
+
+/* Fetch what a layer holds of a gradient, into `buffer` if that is not NULL.
+ * FP8D_EFAILED_PRECONDITION: it holds none, or the layer has no bias. */
+FP8D_API int fp8d_get_gradient(struct fp8d *c, const char *model, const char *layer,
+                               enum fp8d_gradient_part part, const struct fp8d_buffer *buffer,
+                               const struct fp8d_call *call, struct fp8d_result **out,
+                               struct fp8d_error *err);
+FP8D_API int fp8d_submit_get_gradient(struct fp8d *c, const char *model, const char *layer,
+                                      enum fp8d_gradient_part part,
+                                      const struct fp8d_buffer *buffer,
+                                      const struct fp8d_call *call, uint64_t *id,
+                                      struct fp8d_error *err);
+FP8D_API const struct fp8d_gradient *fp8d_result_gradient(const struct fp8d_result *r);
+
 #ifdef __cplusplus
 }
 #endif

@@ -87,3 +87,18 @@ const struct fp8d_created *fp8d_result_created(const struct fp8d_result *r)
 {
     return body_of(r, REQUEST_CREATE_MODEL);
 }
+
+const struct fp8d_backward_result *fp8d_result_backward(const struct fp8d_result *r)
+{
+    return body_of(r, REQUEST_BACKWARD);
+}
+
+const struct fp8d_grad_zeroed *fp8d_result_grad_zeroed(const struct fp8d_result *r)
+{
+    return body_of(r, REQUEST_ZERO_GRAD);
+}
+
+const struct fp8d_gradient *fp8d_result_gradient(const struct fp8d_result *r)
+{
+    return body_of(r, REQUEST_GET_GRADIENT);
+}
