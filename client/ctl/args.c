@@ -84,7 +84,7 @@ static int word_index(const char *words, const char *value)
     return 0;
 }
 
-static bool number_good(const char *value, uint32_t min, uint32_t max)
+bool args_is_number(const char *value, uint32_t min, uint32_t max)
 {
     char *end;
     errno = 0;
@@ -96,7 +96,7 @@ static bool value_good(const struct arg_option *o, const char *value, char *why,
 {
     char shown[128];
     text_escape(shown, sizeof shown, value, strlen(value));
-    if (o->max && !number_good(value, o->min, o->max))
+    if (o->max && !args_is_number(value, o->min, o->max))
         (void)snprintf(why, size, "--%s is '%s', needed a whole number from %u to %u", o->name,
                        shown, o->min, o->max);
     else if (!o->max && strchr(o->metavar, '|') && !word_index(o->metavar, value))

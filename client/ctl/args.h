@@ -43,6 +43,8 @@ const char *args_text(const struct args *a, const char *name); /* the last one; 
 uint32_t args_number(const struct args *a, const char *name);  /* 0: not given */
 /* 1, 2, ... for the words of its metavar in order; 0: not given. */
 int args_choice(const struct args *a, const char *name);
+/* Is it a whole number in this range, written in digits alone? */
+bool args_is_number(const char *value, uint32_t min, uint32_t max);
 /* All values of a repeated option: mem_free the array. NULL and count 0 if none, or no memory. */
 const char **args_list(const struct args *a, const char *name, size_t *count);
 

@@ -8,4 +8,7 @@
 int cast_print(const struct ctl *ctl, const struct fp8d_cast *input,
                const struct fp8d_cast *weight);
 
+/* The same of a backward's cast. */
+int cast_print_grad(const struct ctl *ctl, const struct fp8d_cast *grad_output);
+
 #endif

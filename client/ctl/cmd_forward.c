@@ -1,8 +1,8 @@
 /* fp8ctl forward. */
 #include "client/ctl/cast.h"
 #include "client/ctl/ctl.h"
-#include "client/ctl/json.h"
 #include "client/ctl/names.h"
+#include "client/ctl/output.h"
 #include "client/ctl/tensor_file.h"
 
 #include <inttypes.h>
@@ -10,24 +10,12 @@
 
 /* All that is said about a forward. */
 struct outcome {
-    const char *model, *layer, *file;
-    enum fp8d_mode mode;
+    const struct fp8d_forward *q;
+    const char *file;
     const struct fp8d_result *r;
     const struct fp8d_forward_result *y;
-    float max_abs;
-    uint64_t nonfinite;
+    struct output output;
 };
-
-static json_t *output_json(struct ctl *ctl, const struct outcome *o)
-{
-    json_t *out = json_object();
-    json_put(ctl, out, "dtype", json_string(fp8d_dtype_name(o->y->output.dtype)));
-    json_put(ctl, out, "shape", json_shape(ctl, &o->y->output));
-    json_put(ctl, out, "max_abs", json_f32(o->max_abs));
-    json_put(ctl, out, "nonfinite", json_u64(o->nonfinite));
-    json_put(ctl, out, "file", o->file ? json_text(o->file) : json_null());
-    return out;
-}
 
 static int forward_json(struct ctl *ctl, const struct outcome *o)
 {
@@ -36,11 +24,12 @@ static int forward_json(struct ctl *ctl, const struct outcome *o)
     json_t *casts = json_object();
     json_put(ctl, casts, "input", json_cast(ctl, o->y->has_input, &o->y->input));
     json_put(ctl, casts, "weight", json_cast(ctl, o->y->has_weight, &o->y->weight));
-    json_put(ctl, j, "model", json_text(o->model));
-    json_put(ctl, j, "layer", json_text(o->layer));
+    json_put(ctl, j, "model", json_text(o->q->model));
+    json_put(ctl, j, "layer", json_text(o->q->layer));
     json_put_reply(ctl, j, o->r);
-    json_put(ctl, j, "mode", json_string(mode_name(o->mode)));
-    json_put(ctl, j, "output", output_json(ctl, o));
+    json_put(ctl, j, "mode", json_string(mode_name(o->q->mode)));
+    json_put(ctl, j, "context", o->q->context_id ? json_u64(o->q->context_id) : json_null());
+    json_put(ctl, j, "output", output_json(ctl, &o->output));
     json_put(ctl, j, "casts", casts);
     json_put(ctl, j, "weight_copy", json_string(weight_copy_name(o->y->weight_copy)));
     json_put(ctl, j, "scales_applied", json_boolean(o->y->scales_applied));
@@ -51,16 +40,12 @@ static int forward_json(struct ctl *ctl, const struct outcome *o)
 
 static int forward_print(const struct ctl *ctl, const struct outcome *o)
 {
-    char shape[256], max[32], text[CTL_TEXT];
     const struct fp8d_forward_result *y = o->y;
-    printf("output   %s %s, max|y| %s", fp8d_dtype_name(y->output.dtype),
-           shape_text(&y->output, shape), float_text(o->max_abs, max));
-    if (o->nonfinite)
-        printf(", %" PRIu64 " not finite", o->nonfinite);
-    if (o->file)
-        printf(", written to %s", ctl_text(text, o->file));
+    output_print(&o->output, "output  ", "y");
     printf("\nweight   %s%s\n", weight_copy_name(y->weight_copy),
            y->scales_applied ? "; scales updated" : "");
+    if (o->q->context_id)
+        printf("context  %" PRIu64 "\n", o->q->context_id);
     return cast_print(ctl, y->has_input ? &y->input : NULL, y->has_weight ? &y->weight : NULL);
 }
 
@@ -68,13 +53,7 @@ static int finish(struct ctl *ctl, struct outcome *o)
 {
     struct fault f = {0};
     o->y = fp8d_result_forward(o->r);
-    const struct fp8d_tensor *t = &o->y->output;
-    if (t->dtype != FP8D_F32 && t->dtype != FP8D_BF16 && t->dtype != FP8D_F16) {
-        fault_set(&f, FP8D_EPROTOCOL, "the output has dtype %s", fp8d_dtype_name(t->dtype));
-        return ctl_fault(ctl, &f);
-    }
-    tensor_max_abs(t, &o->max_abs, &o->nonfinite);
-    if (o->file && tensor_file_write(o->file, "output", t, &f))
+    if (output_take(&o->output, "output", &o->y->output, o->file, &f))
         return ctl_fault(ctl, &f);
     return ctl->json ? forward_json(ctl, o) : forward_print(ctl, o);
 }
@@ -85,8 +64,7 @@ static int forward(struct ctl *ctl, const struct fp8d_forward *q, const char *fi
     struct fp8d_result *r;
     if (fp8d_forward(ctl->c, q, NULL, &r, &err))
         return ctl_failed(ctl, &err);
-    struct outcome o = {
-        .model = q->model, .layer = q->layer, .mode = q->mode, .file = file, .r = r};
+    struct outcome o = {.q = q, .file = file, .r = r};
     int rc = finish(ctl, &o);
     fp8d_result_free(r);
     return rc;
@@ -102,11 +80,15 @@ int cmd_forward(struct ctl *ctl, const struct args *a)
         .mode = (enum fp8d_mode)args_choice(a, "mode"),
         .first_microbatch = (enum fp8d_first_microbatch)args_choice(a, "first-microbatch"),
         .output_dtype = (enum fp8d_dtype)args_choice(a, "output-dtype"),
+        .context_id = args_number(a, "context"),
     };
     if (!ctl_split(ctl, a->argument[0], model, &q.layer))
         return CTL_USAGE;
     if (!args_has(a, "input"))
         return ctl_usage(ctl, "forward needs --input FILE[:TENSOR]");
+    if (q.context_id && q.mode != FP8D_MODE_TRAIN)
+        return ctl_usage(ctl, "--context is %s with --mode %s, needed --mode train",
+                         args_text(a, "context"), mode_name(q.mode));
     int rc = ctl_connect(ctl);
     if (rc)
         return rc;

@@ -63,6 +63,23 @@ static const struct arg_option forward_options[] = {
     {"mode", "eval|train|calibrate", "default: eval, which changes no state", 0, 0, false},
     {"first-microbatch", "yes|no", "cast the weight anew, or reuse its FP8 copy; default: unset", 0,
      0, false},
+    {"context", "ID", "in train: keep what 'backward ID' needs, 1 to 4294967295", 1, UINT32_MAX,
+     false},
+    OPTIONS_END,
+};
+
+static const struct arg_option backward_options[] = {
+    {"grad-output", "FILE[:TENSOR]", "gradient of the output [..., out_features]", 0, 0, false},
+    {"output", "FILE", "write that of the input as a safetensors file, tensor \"grad_input\"", 0, 0,
+     false},
+    {"output-dtype", "f32|bf16|f16", "default: that of --grad-output", 0, 0, false},
+    {"no-grad-input", NULL, "compute no gradient of the input", 0, 0, false},
+    OPTIONS_END,
+};
+
+static const struct arg_option gradient_options[] = {
+    {"bias", NULL, "that of the bias; default: that of the weight", 0, 0, false},
+    {"output", "FILE", "write it as a safetensors file, F32, tensor \"gradient\"", 0, 0, false},
     OPTIONS_END,
 };
 
@@ -110,6 +127,9 @@ static const char create_detail[] =
     "...]}\n"
     "The recipe and its members, primary_fp8 and bias may be left out. A relative FILE\n"
     "starts in the folder of SPEC.json. The name MODEL must be free.";
+static const char backward_detail[] =
+    "ID is what 'forward --mode train --context ID' was given. Contexts end with their\n"
+    "connection, so that both belong in one batch; anywhere else the server finds none.";
 static const char bench_detail[] =
     "Makes a model fp8ctl-bench-... of random numbers, and drops it at the end, also when\n"
     "interrupted. DEVICE is the median of a forward's time on the device. OVERHEAD is what a\n"
@@ -132,6 +152,14 @@ const struct command commands[] = {
      false, cmd_set_weight, NULL},
     {"forward", "MODEL/LAYER", "compute y = x W^T + b", forward_options, 1, 1, false, false,
      cmd_forward, NULL},
+    {"backward", "ID", "gradients from the context of a train forward", backward_options, 1, 1,
+     false, false, cmd_backward, backward_detail},
+    {"gradient", "MODEL/LAYER", "show the gradient that a layer holds", gradient_options, 1, 1,
+     false, false, cmd_gradient, NULL},
+    {"zero-grad", "MODEL", "forget the gradients of a model", no_options, 1, 1, false, false,
+     cmd_zero_grad, NULL},
+    {"drop-context", "ID", "forget what 'forward --context ID' kept", no_options, 1, 1, false,
+     false, cmd_drop_context, NULL},
     {"calibration", "finish|abort MODEL",
      "set scales from 'forward --mode calibrate', or drop them", no_options, 2, 2, false, false,
      cmd_calibration, NULL},
@@ -179,7 +207,7 @@ static void put_synopsis(const char *prefix, const struct command *k)
     if (*k->arguments)
         put_piece(&at, k->arguments);
     for (const struct arg_option *o = k->options; o->name; o++) {
-        bool must = !strcmp(o->name, "input");
+        bool must = !strcmp(o->name, "input") || !strcmp(o->name, "grad-output");
         (void)snprintf(piece, sizeof piece, "%s--%s%s%s%s%s", must ? "" : "[", o->name,
                        o->metavar ? " " : "", o->metavar ? o->metavar : "", must ? "" : "]",
                        o->many ? "..." : "");

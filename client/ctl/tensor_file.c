@@ -161,9 +161,14 @@ static float element(const struct fp8d_tensor *t, uint64_t i)
     return t->dtype == FP8D_BF16 ? from_bf16(h) : from_f16(h);
 }
 
+static uint64_t element_count(const struct fp8d_tensor *t)
+{
+    return t->size / (t->dtype == FP8D_F32 ? 4 : 2);
+}
+
 void tensor_max_abs(const struct fp8d_tensor *t, float *max, uint64_t *nonfinite)
 {
-    uint64_t count = t->size / (t->dtype == FP8D_F32 ? 4 : 2);
+    uint64_t count = element_count(t);
     *max = 0;
     *nonfinite = 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -173,4 +178,15 @@ void tensor_max_abs(const struct fp8d_tensor *t, float *max, uint64_t *nonfinite
         else if (v > *max)
             *max = v;
     }
+}
+
+double tensor_norm(const struct fp8d_tensor *t)
+{
+    double sum = 0;
+    uint64_t count = element_count(t);
+    for (uint64_t i = 0; i < count; i++) {
+        double v = (double)element(t, i);
+        sum += isfinite(v) ? v * v : 0;
+    }
+    return sqrt(sum);
 }

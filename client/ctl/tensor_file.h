@@ -23,4 +23,7 @@ int tensor_file_write(const char *path, const char *name, const struct fp8d_tens
 /* max |x| over finite elements and how many are not finite, of an F32, BF16 or F16 tensor. */
 void tensor_max_abs(const struct fp8d_tensor *t, float *max, uint64_t *nonfinite);
 
+/* Square root of the sum of x^2 over finite elements, added up in double. Likewise. */
+double tensor_norm(const struct fp8d_tensor *t);
+
 #endif

@@ -27,6 +27,8 @@ SITE_KEYS = {"format", "set", "scale", "scale_inv", "scale_inv_in_use", "amax_la
 LOAD_KEYS = ["model", "incarnation", "weight_version", "layers", "parameters", "bytes_read",
              "read_us", "recipe", "loaded", "converted", "nan_codes", "ignored", "ignored_total",
              "notes"]
+FORWARD_KEYS = ["model", "layer", "incarnation", "weight_version", "mode", "context", "output",
+                "casts", "weight_copy", "scales_applied", "queue_us", "run_us"]
 SCALING_KEYS = ["model", "incarnation", "weight_version", "recipe", "frozen", "calibrating",
                 "scope_open", "layers"]
 
@@ -113,11 +115,11 @@ def compute(tmp):
         file.write("old")
     got = keys("forward", ["forward", "m/" + LAYER, "--input", INPUT, "--output", output,
                            "--output-dtype", "bf16"],
-               ["model", "layer", "incarnation", "weight_version", "mode", "output", "casts",
-                "weight_copy", "scales_applied", "queue_us", "run_us"])
+               FORWARD_KEYS)
     tap.is_("forward: what the output is",
             (got["output"]["dtype"], got["output"]["shape"], got["output"]["file"]) ==
             ("BF16", [111, 1536], output), got["output"])
+    tap.is_("forward: no context was asked for", got["context"] is None, got)
     tap.is_("forward: keys of the casts", set(got["casts"]["input"]) == CAST_KEYS and
             set(got["casts"]["weight"]) == CAST_KEYS, got["casts"])
     with open(output, "rb") as file:
@@ -141,8 +143,7 @@ def calibrate():
             code == 1 and "FAILED_PRECONDITION" in err, err)
     got = keys("forward --mode calibrate",
                ["forward", "m/" + LAYER, "--input", INPUT, "--mode", "calibrate"],
-               ["model", "layer", "incarnation", "weight_version", "mode", "output", "casts",
-                "weight_copy", "scales_applied", "queue_us", "run_us"])
+               FORWARD_KEYS)
     tap.is_("calibrate: nothing was cast", got["casts"] == {"input": None, "weight": None}, got)
     got = keys("calibration finish", ["calibration", "finish", "m"],
                ["model", "incarnation", "weight_version", "action", "sites_set", "sites_unset"])
@@ -220,8 +221,7 @@ def state(tmp):
     tap.is_("layers, FP8: the table has them, too", "F8_E4M3" in out and "SCALE_INV" in out and
             str(row["weight_scale_inv"]) in out, out)
     got = keys("forward, FP8", ["forward", "c/l", "--input", INPUT],
-               ["model", "layer", "incarnation", "weight_version", "mode", "output", "casts",
-                "weight_copy", "scales_applied", "queue_us", "run_us"])
+               FORWARD_KEYS)
     tap.is_("forward, FP8: the weight itself was multiplied with", got["weight_copy"] == "primary",
             got)
     keys("load, converted", ["load", "c", saved, "--only", LAYER, "--primary-fp8"], LOAD_KEYS)

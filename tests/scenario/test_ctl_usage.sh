@@ -60,15 +60,15 @@ bad()
 
 # --- help ---
 
-commands="status models layers load unload save create set-weight forward calibration scope recipe scaling
-    check ping bench batch"
+commands="status models layers load unload save create set-weight forward backward gradient zero-grad
+    drop-context calibration scope recipe scaling check ping bench batch"
 
 run --help
 # shellcheck disable=SC2086 # one word each
 is "--help lists all commands and options" shows $commands --socket --json --timeout --version \
     --recipe --fp8-format --amax-history-len --amax-algo --margin --no-strict --only --skip \
     --primary-fp8 --dequantize --allow-nan --finish-calibration --server-path --input --bias --output \
-    --output-dtype --mode --first-microbatch --history --reset --freeze --unfreeze --count \
+    --output-dtype --mode --first-microbatch --context --grad-output --no-grad-input --history --reset --freeze --unfreeze --count \
     --layer --clients --depth --requests --plane --dtype
 run --help
 is "--help names the exit codes" shows "0 ok, 1 failed, 2 usage, 3 cannot connect"
@@ -92,6 +92,9 @@ is "create --help shows every member of SPEC.json" shows '"kind": "delayed"|"cur
     '"fp8_format": "hybrid"|"e4m3"' '"amax_algo": "max"|"most_recent"' \
     '"amax_history_len": 1 to 65536' '"margin": 0 to 31' '"primary_fp8": true|false' \
     '"layers": [{"name": NAME, "weight": "FILE[:TENSOR]", "bias": "FILE[:TENSOR]"}, ...]'
+run backward --help
+is "backward --help says where its context comes from" shows "backward ID --grad-output FILE[:TENSOR] [" \
+    "forward --mode train --context ID" "belong in one batch"
 run --version
 is "--version prints one line" sh -c "grep -qE '^fp8ctl [0-9]+\.[0-9]+\.[0-9]+' '$tmp/out'"
 
@@ -139,6 +142,24 @@ bad "'/l' is not MODEL/LAYER" forward /l --input x
 bad "'m/' is not MODEL/LAYER" check m/ --input x
 bad "forward needs --input" forward m/l
 bad "set-weight needs --input" set-weight m/l
+bad "--context is '0', needed a whole number from 1 to 4294967295" forward m/l --input x --context 0
+bad "--context is '-1', needed a whole number" forward m/l --input x --mode train --context -1
+bad "--context is 7 with --mode eval, needed --mode train" forward m/l --input x --context 7
+bad "--context is 7 with --mode calibrate" forward m/l --input x --mode calibrate --context 7
+bad "backward takes ID, got 0 arguments" backward --grad-output x
+bad "ID is 'm/l', needed a whole number from 1 to 4294967295" backward m/l --grad-output x
+bad "ID is '0', needed a whole number" backward 0 --grad-output x
+bad "ID is '4294967296', needed a whole number" backward 4294967296 --grad-output x
+bad "ID is '\\x1b', needed a whole number" backward $'\e' --grad-output x
+bad "backward needs --grad-output" backward 1
+bad "--output-dtype is 'f64', needed f32|bf16|f16" backward 1 --grad-output x --output-dtype f64
+bad "--no-grad-input and --output exclude each other" backward 1 --grad-output x --no-grad-input --output y
+bad "--no-grad-input and --output-dtype exclude each other" backward 1 --grad-output x --no-grad-input \
+    --output-dtype f32
+bad "ID is '1.5', needed a whole number" drop-context 1.5
+bad "zero-grad takes MODEL, got 2 arguments" zero-grad m l
+bad "'m' is not MODEL/LAYER" gradient m
+bad "--bias takes no value" gradient m/l --bias=yes
 bad "calibration takes finish or abort" calibration stop m
 bad "works only inside 'fp8ctl batch'" scope begin m
 bad "--timeout is 'soon'" --timeout soon status

@@ -99,6 +99,19 @@ START_TEST(test_args_too_many)
 }
 END_TEST
 
+/* A whole number is digits alone, within its range, both ends included. */
+START_TEST(test_args_number)
+{
+    static const char *const good[] = {"1", "01", "4294967295"};
+    static const char *const bad[] = {
+        "0", "", "-1", "+1", " 1", "1 ", "0x1", "1.0", "4294967296", "99999999999999999999", "one"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        ck_assert_msg(args_is_number(good[i], 1, UINT32_MAX), "%s", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_assert_msg(!args_is_number(bad[i], 1, UINT32_MAX), "%s", bad[i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("ctl_args");
@@ -106,6 +119,7 @@ int main(void)
     tcase_add_test(t, test_args_good);
     tcase_add_loop_test(t, test_args_bad, 0, sizeof bads / sizeof bads[0]);
     tcase_add_test(t, test_args_too_many);
+    tcase_add_test(t, test_args_number);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -153,7 +153,7 @@ START_TEST(test_write_fails)
 }
 END_TEST
 
-/* --- cases: max |x| --- */
+/* --- cases: max |x|, norm --- */
 
 /* Every F16 and BF16 bit pattern that matters: by the tables of IEEE 754 and of bfloat16. */
 START_TEST(test_max_abs)
@@ -185,6 +185,23 @@ START_TEST(test_max_abs)
 }
 END_TEST
 
+/* The norm: the table's 3-4-5 triangle, and elements that are not finite left out. */
+START_TEST(test_norm)
+{
+    static const float sides[4] = {3, -4, INFINITY, NAN};
+    static const float large[2] = {3e30f, 4e30f}; /* whose squares leave float32 */
+    static const uint16_t ones[4] = {0x3c00, 0xbc00, 0x3c00, 0xbc00};
+    struct fp8d_tensor t = {.dtype = FP8D_F32, .data = sides, .size = sizeof sides};
+    ck_assert(tensor_norm(&t) == 5);
+    t = (struct fp8d_tensor){.dtype = FP8D_F32, .data = large, .size = sizeof large};
+    ck_assert(fabs(tensor_norm(&t) / 5e30 - 1) < 1e-6);
+    t = (struct fp8d_tensor){.dtype = FP8D_F16, .data = ones, .size = sizeof ones};
+    ck_assert(tensor_norm(&t) == 2);
+    t.size = 0;
+    ck_assert(tensor_norm(&t) == 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("ctl_tensor_file");
@@ -195,6 +212,7 @@ int main(void)
     tcase_add_test(t, test_write_replaces);
     tcase_add_test(t, test_write_fails);
     tcase_add_test(t, test_max_abs);
+    tcase_add_test(t, test_norm);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
