@@ -59,5 +59,6 @@ Fp8d__V1__Recipe *call_recipe(Fp8d__V1__Recipe *m, const struct fp8d_recipe *r)
     m->amax_history_len = r->amax_history_len;
     m->margin = r->margin;
     m->margin_set = r->margin_set;
+    m->fprop_accumulation = (Fp8d__V1__FpropAccumulation)r->fprop_accumulation;
     return m;
 }

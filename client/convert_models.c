@@ -12,6 +12,7 @@ void convert_recipe(const Fp8d__V1__Recipe *m, struct fp8d_recipe *out)
         .amax_history_len = m->amax_history_len,
         .margin = m->margin,
         .margin_set = true,
+        .fprop_accumulation = (enum fp8d_accumulation)m->fprop_accumulation,
     };
 }
 

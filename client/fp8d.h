@@ -279,6 +279,13 @@ enum fp8d_amax_algo {
     FP8D_AMAX_MOST_RECENT = 2,
 };
 
+/* How the FP8 GEMM of a forward adds its products; gradients are always precise. */
+enum fp8d_accumulation {
+    FP8D_ACCUMULATION_DEFAULT = 0, /* fast */
+    FP8D_ACCUMULATION_FAST = 1,    /* as the tensor core does: about 13 significant bits */
+    FP8D_ACCUMULATION_PRECISE = 2, /* float32 every 128 products; the CPU backend always is */
+};
+
 /* The scaling recipe of a model. In requests zero means "not set": a load then takes what the file
  * saved, fp8d_set_recipe keeps what the model has, and where there is neither, the default holds. A
  * recipe in a result is complete, and may be given to a request as it is. */
@@ -289,6 +296,7 @@ struct fp8d_recipe {
     uint32_t amax_history_len; /* 1 to 65536; 0: 1024 */
     uint32_t margin;           /* 0 to 31: the scale is divided by 2^margin; default 0 */
     bool margin_set;           /* a margin of 0 is meant; any other margin is set by itself */
+    enum fp8d_accumulation fprop_accumulation; /* no scale and no cast depends on it */
 };
 
 /* What one cast to FP8 did. */
@@ -646,8 +654,8 @@ struct fp8d_recipe_set {
 };
 
 /* Give a live model another recipe; fields that are not set keep what it has. FP8 copies of weights
- * are dropped; scales stay where the FP8 format does; histories keep their newest rows.
- * FP8D_EFAILED_PRECONDITION while contexts or scopes are open on the model. */
+ * are dropped; scales stay where the FP8 format does; histories keep their newest rows. Where
+ * fprop_accumulation alone differs, all of these stay. FP8D_EFAILED_PRECONDITION while contexts or scopes are open on the model. */
 FP8D_API int fp8d_set_recipe(struct fp8d *c, const char *model, const struct fp8d_recipe *recipe,
                              const struct fp8d_expect *expect, const struct fp8d_call *call,
                              struct fp8d_result **out, struct fp8d_error *err);

@@ -26,16 +26,27 @@ int recipe_check(const struct recipe *r, struct fault *f)
     if (r->margin < 0 || r->margin > RECIPE_MARGIN_MAX)
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "recipe.margin is %d, needed 0 to %d",
                          r->margin, RECIPE_MARGIN_MAX);
+    if (r->fprop != ACCUMULATION_FAST && r->fprop != ACCUMULATION_PRECISE)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "recipe.fprop_accumulation is %d, needed 1 (fast) or 2 (precise)",
+                         (int)r->fprop);
     return 0;
 }
 
 const char *recipe_text(const struct recipe *r, char *out, unsigned size)
 {
-    (void)snprintf(out, size, "%s, %s, history %u, %s, margin %d",
+    (void)snprintf(out, size, "%s, %s, history %u, %s, margin %d, %s accumulation",
                    r->kind == RECIPE_DELAYED ? "delayed" : "current",
                    r->format == RECIPE_HYBRID ? "hybrid" : "e4m3", r->history_len,
-                   r->algo == AMAX_MAX ? "max" : "most_recent", r->margin);
+                   r->algo == AMAX_MAX ? "max" : "most_recent", r->margin,
+                   r->fprop == ACCUMULATION_FAST ? "fast" : "precise");
     return out;
+}
+
+bool recipe_differs_in_sums_alone(const struct recipe *a, const struct recipe *b)
+{
+    return a->fprop != b->fprop && a->kind == b->kind && a->format == b->format &&
+           a->algo == b->algo && a->history_len == b->history_len && a->margin == b->margin;
 }
 
 enum dtype recipe_dtype(const struct recipe *r, enum site_kind kind)

@@ -27,6 +27,13 @@ enum amax_algo {
     AMAX_MOST_RECENT = 2, /* newest entry alone */
 };
 
+/* How a forward's FP8 GEMM adds; gradients are always precise (docs/numerics.md 5.2). No cast
+ * depends on it. */
+enum recipe_accumulation {
+    ACCUMULATION_FAST = 1,    /* in the tensor core throughout, where the backend has that */
+    ACCUMULATION_PRECISE = 2, /* promoted to float32 on the way; the CPU backend always is */
+};
+
 #define RECIPE_HISTORY_MAX 65536u
 #define RECIPE_MARGIN_MAX 31
 
@@ -37,9 +44,11 @@ struct recipe {
     enum amax_algo algo;
     uint32_t history_len; /* 1 to RECIPE_HISTORY_MAX, row 0 (the collecting one) included */
     int margin;           /* 0 to RECIPE_MARGIN_MAX; divides the scale by 2^margin */
+    enum recipe_accumulation fprop;
 };
 
-#define RECIPE_DEFAULT ((struct recipe){RECIPE_DELAYED, RECIPE_HYBRID, AMAX_MAX, 1024, 0})
+#define RECIPE_DEFAULT                                                                             \
+    ((struct recipe){RECIPE_DELAYED, RECIPE_HYBRID, AMAX_MAX, 1024, 0, ACCUMULATION_FAST})
 
 /* One quantisation site of a layer. OUTPUT and GRAD_INPUT are reserved: nothing is cast there yet.
  */
@@ -58,8 +67,11 @@ const char *site_name(enum site_kind kind);
 /* FP8D_EINVALID_ARGUMENT with field, value found and value needed. */
 int recipe_check(const struct recipe *r, struct fault *f);
 
-/* "delayed, hybrid, history 1024, max, margin 0" into out. */
+/* "delayed, hybrid, history 1024, max, margin 0, fast accumulation" into out. */
 const char *recipe_text(const struct recipe *r, char *out, unsigned size);
+
+/* They differ in accumulation, and in nothing that scales and casts depend on. */
+bool recipe_differs_in_sums_alone(const struct recipe *a, const struct recipe *b);
 
 /* DTYPE_F8_E4M3 or DTYPE_F8_E5M2: what the recipe casts a site to. */
 enum dtype recipe_dtype(const struct recipe *r, enum site_kind kind);

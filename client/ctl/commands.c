@@ -22,8 +22,9 @@ static const struct arg_option no_options[] = {OPTIONS_END};
         {"fp8-format", "hybrid|e4m3", "e4m3 forward and e5m2 backward, or e4m3", 0, 0, false},     \
         {"amax-history-len", "N", "past maxima kept per site, 1 to 65536", 1, 65536, false},       \
         {"amax-algo", "max|most_recent", "which of them the scale comes from", 0, 0, false},       \
+        {"margin", "N", "divide scales by 2^N, 0 to 31", 0, 31, false},                            \
     {                                                                                              \
-        "margin", "N", "divide scales by 2^N, 0 to 31", 0, 31, false                               \
+        "accumulation", "fast|precise", "how a forward adds on a GPU", 0, 0, false                 \
     }
 
 static const struct arg_option load_options[] = {
@@ -113,15 +114,16 @@ static const struct arg_option bench_options[] = {
 
 static const char load_detail[] =
     "Of the recipe, what is not given is what the file saved, else delayed, hybrid,\n"
-    "1024, max, 0.";
+    "1024, max, 0, fast.";
 static const char recipe_detail[] =
     "Without options it is shown. A change drops FP8 copies of weights; scales stay where\n"
-    "the FP8 format does, histories keep their newest rows.";
+    "the FP8 format does, histories keep their newest rows. Another accumulation alone\n"
+    "drops nothing.";
 static const char create_detail[] =
     "SPEC.json:\n"
     "  {\"recipe\": {\"kind\": \"delayed\"|\"current\", \"fp8_format\": \"hybrid\"|\"e4m3\",\n"
     "              \"amax_algo\": \"max\"|\"most_recent\", \"amax_history_len\": 1 to 65536,\n"
-    "              \"margin\": 0 to 31},\n"
+    "              \"margin\": 0 to 31, \"fprop_accumulation\": \"fast\"|\"precise\"},\n"
     "   \"primary_fp8\": true|false,\n"
     "   \"layers\": [{\"name\": NAME, \"weight\": \"FILE[:TENSOR]\", \"bias\": \"FILE[:TENSOR]\"}, "
     "...]}\n"

@@ -89,6 +89,7 @@ json_t *json_recipe(struct ctl *ctl, const struct fp8d_recipe *r)
     json_put(ctl, o, "amax_history_len", json_u64(r->amax_history_len));
     json_put(ctl, o, "amax_algo", json_string(amax_algo_name(r->amax_algo)));
     json_put(ctl, o, "margin", json_u64(r->margin));
+    json_put(ctl, o, "fprop_accumulation", json_string(accumulation_name(r->fprop_accumulation)));
     return o;
 }
 

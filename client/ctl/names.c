@@ -24,6 +24,12 @@ const char *amax_algo_name(enum fp8d_amax_algo algo)
     return NAME(names, algo);
 }
 
+const char *accumulation_name(enum fp8d_accumulation accumulation)
+{
+    static const char *const names[] = {"fast", "fast", "precise"};
+    return NAME(names, accumulation);
+}
+
 const char *fp8_name(enum fp8d_dtype dtype)
 {
     if (dtype == FP8D_F8_E4M3)

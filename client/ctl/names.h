@@ -5,9 +5,10 @@
 #include "base/status.h"
 #include "client/fp8d.h"
 
-const char *recipe_kind_name(enum fp8d_recipe_kind kind); /* "delayed", "current", "?" */
-const char *format_name(enum fp8d_format format);         /* "hybrid", "e4m3", "?" */
-const char *amax_algo_name(enum fp8d_amax_algo algo);     /* "max", "most_recent", "?" */
+const char *recipe_kind_name(enum fp8d_recipe_kind kind);           /* "delayed", "current", "?" */
+const char *format_name(enum fp8d_format format);                   /* "hybrid", "e4m3", "?" */
+const char *amax_algo_name(enum fp8d_amax_algo algo);               /* "max", "most_recent", "?" */
+const char *accumulation_name(enum fp8d_accumulation accumulation); /* "fast", "precise", "?" */
 const char *fp8_name(enum fp8d_dtype dtype);              /* "e4m3", "e5m2", or fp8d_dtype_name */
 const char *mode_name(enum fp8d_mode mode);               /* "eval", "train", "calibrate", "?" */
 const char *weight_copy_name(enum fp8d_weight_copy copy); /* "reused", "cast", ... */

@@ -173,15 +173,17 @@ static int take_recipe(json_t *o, struct fp8d_recipe *out, struct fault *f)
     static const char *const kinds[] = {"delayed", "current", NULL};
     static const char *const formats[] = {"hybrid", "e4m3", NULL};
     static const char *const algos[] = {"max", "most_recent", NULL};
+    static const char *const sums[] = {"fast", "precise", NULL};
     static const struct member known[] = {
         {"kind", WORD, false, 0, 0, kinds},
         {"fp8_format", WORD, false, 0, 0, formats},
         {"amax_algo", WORD, false, 0, 0, algos},
         {"amax_history_len", NUMBER, false, 1, 65536, NULL},
         {"margin", NUMBER, false, 0, 31, NULL},
+        {"fprop_accumulation", WORD, false, 0, 0, sums},
         MEMBERS_END,
     };
-    struct value v[5] = {0};
+    struct value v[6] = {0};
     if (!json_is_object(o))
         return wrong(f, "recipe is %s, needed an object", type_name(o));
     int rc = take_members(o, "recipe.", known, v, f);
@@ -194,6 +196,7 @@ static int take_recipe(json_t *o, struct fp8d_recipe *out, struct fault *f)
         .amax_history_len = (uint32_t)v[3].number,
         .margin = (uint32_t)v[4].number,
         .margin_set = v[4].given,
+        .fprop_accumulation = (enum fp8d_accumulation)v[5].number,
     };
     return 0;
 }

@@ -1,7 +1,8 @@
 /* spec.h - the file that 'fp8ctl create' reads: what a model is made of.
  *
  *   {"recipe": {"kind": "delayed"|"current", "fp8_format": "hybrid"|"e4m3",
- *               "amax_algo": "max"|"most_recent", "amax_history_len": N, "margin": N},
+ *               "amax_algo": "max"|"most_recent", "amax_history_len": N, "margin": N,
+ *               "fprop_accumulation": "fast"|"precise"},
  *    "primary_fp8": true|false,
  *    "layers": [{"name": NAME, "weight": "FILE[:TENSOR]", "bias": "FILE[:TENSOR]"}, ...]}
  *

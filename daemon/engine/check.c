@@ -125,7 +125,13 @@ static int enqueue(struct check *c, struct fault *f)
         rc = highview_open(c->engine, w, &c->view, f);
     if (rc)
         return rc;
-    struct gemm g = {.a = c->xq, .b = c->wq, .bias = bias, .out = c->low};
+    struct gemm g = {
+        .a = c->xq,
+        .b = c->wq,
+        .bias = bias,
+        .out = c->low,
+        .precise = c->model->recipe.fprop == ACCUMULATION_PRECISE,
+    };
     struct gemm_high h = {.a = c->x, .b = c->view, .bias = bias, .out = c->high};
     rc = backend_gemm(q, &g, f);
     if (!rc)

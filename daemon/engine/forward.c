@@ -164,6 +164,7 @@ static int enqueue_fp8(struct forward *w, struct fault *f)
         .b = w->wq,
         .bias = a->layer->weight.bias.buf ? &a->layer->weight.bias : NULL,
         .out = w->y,
+        .precise = a->model->recipe.fprop == ACCUMULATION_PRECISE,
     };
     rc = backend_gemm(a->lease->engine->queue, &g, f);
     if (!rc)

@@ -41,6 +41,10 @@ static void note_recipe(struct load *ld, const struct recipe *r)
                         b->algo == AMAX_MAX ? "max" : "most_recent");
     note_number(ld, "amax_history_len", r->history_len, b->history_len);
     note_number(ld, "margin", r->margin, b->margin);
+    if (r->fprop != b->fprop)
+        note_difference(ld, "fprop_accumulation",
+                        r->fprop == ACCUMULATION_FAST ? "fast" : "precise",
+                        b->fprop == ACCUMULATION_FAST ? "fast" : "precise");
 }
 
 int load_state_recipe(struct load *ld, struct recipe *out, struct fault *f)

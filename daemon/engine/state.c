@@ -208,13 +208,19 @@ int state_check_model(const uint64_t model[STATE_MODEL], const char **why)
 static const char *const kinds[] = {NULL, "delayed", "current"};
 static const char *const formats[] = {NULL, "hybrid", "e4m3"};
 static const char *const algos[] = {NULL, "max", "most_recent"};
+static const char *const sums[] = {NULL, "fast", "precise"};
+
+/* Named only where it is not what a file without it means: a save of a model from before it was a
+ * choice is the same file again. */
+#define PRECISE_MEMBER ",\"fprop_accumulation\":\"precise\""
 
 void state_put_recipe(const struct recipe *r, char out[STATE_RECIPE_MAX])
 {
     (void)snprintf(out, STATE_RECIPE_MAX,
                    "{\"kind\":\"%s\",\"fp8_format\":\"%s\",\"amax_algo\":\"%s\","
-                   "\"amax_history_len\":%u,\"margin\":%d}",
-                   kinds[r->kind], formats[r->format], algos[r->algo], r->history_len, r->margin);
+                   "\"amax_history_len\":%u,\"margin\":%d%s}",
+                   kinds[r->kind], formats[r->format], algos[r->algo], r->history_len, r->margin,
+                   r->fprop == ACCUMULATION_PRECISE ? PRECISE_MEMBER : "");
 }
 
 /* 1 or 2, or 0 after a fault. */
@@ -230,6 +236,13 @@ static int word_of(const json_t *object, const char *member, const char *const n
               "\"%s\"",
               member, names[1], names[2]);
     return 0;
+}
+
+static int accumulation_of(const json_t *object, struct fault *f)
+{
+    return json_object_get(object, "fprop_accumulation")
+               ? word_of(object, "fprop_accumulation", sums, f)
+               : ACCUMULATION_FAST;
 }
 
 static int number_of(const json_t *object, const char *member, int64_t low, int64_t high,
@@ -257,7 +270,8 @@ int state_take_recipe(const char *json, struct recipe *out, struct fault *f)
         r.kind = (enum recipe_kind)word_of(object, "kind", kinds, f);
         r.format = r.kind ? (enum recipe_format)word_of(object, "fp8_format", formats, f) : 0;
         r.algo = r.format ? (enum amax_algo)word_of(object, "amax_algo", algos, f) : 0;
-        rc = r.algo ? 0 : f->code;
+        r.fprop = r.algo ? (enum recipe_accumulation)accumulation_of(object, f) : 0;
+        rc = r.fprop ? 0 : f->code;
     } else {
         rc = fault_wrap(f, "metadata fp8d_recipe");
     }

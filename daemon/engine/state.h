@@ -19,7 +19,8 @@
  *
  *   fp8d.model                [4]  U64   key scheme, weight_version, frozen, calibrating
  *   __metadata__              fp8d_format "1"; fp8d_recipe, a JSON object with kind, fp8_format,
- *                             amax_algo, amax_history_len, margin
+ *                             amax_algo, amax_history_len, margin, and fprop_accumulation where
+ *                             it is precise (absent: fast)
  *
  * FP8 codes without their factor, and the other way round, are an error. Nothing in a save depends
  * on how many steps a model has seen. Pure functions over plain memory; any thread.

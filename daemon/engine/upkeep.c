@@ -10,6 +10,7 @@ struct upkeep {
     upkeep_done_cb done;
     void *arg;
     struct recipe recipe; /* in force afterwards */
+    bool keeps_copies;
     bool forget;          /* calibration is dropped too */
 };
 
@@ -21,6 +22,7 @@ struct recipe recipe_wished(const struct recipe *base, const struct recipe_wish 
     r.algo = wish->algo ? wish->algo : r.algo;
     r.history_len = wish->history_len ? wish->history_len : r.history_len;
     r.margin = wish->margin >= 0 ? wish->margin : r.margin;
+    r.fprop = wish->fprop ? wish->fprop : r.fprop;
     return r;
 }
 
@@ -45,6 +47,13 @@ static bool all_sites(const struct layer *l, enum site_kind kind)
     return true;
 }
 
+static bool no_site(const struct layer *l, enum site_kind kind)
+{
+    (void)l;
+    (void)kind;
+    return false;
+}
+
 static void finish(struct sitechange *c)
 {
     struct upkeep *u = c->arg;
@@ -52,7 +61,8 @@ static void finish(struct sitechange *c)
     if (!c->op.fault.code) {
         m->recipe = u->recipe;
         for (size_t i = 0; i < m->layer_count; i++) {
-            weight_drop_copies(&m->layers[i].weight);
+            if (!u->keeps_copies)
+                weight_drop_copies(&m->layers[i].weight);
             for (unsigned k = 0; u->forget && k < SITE_KINDS; k++) {
                 struct site *s = &m->layers[i].sites[k];
                 s->calibration_amax = 0.0f;
@@ -72,8 +82,9 @@ static int prepare(struct model *m, const struct recipe *r, upkeep_done_cb done,
     *u = mem_zalloc(sizeof **u);
     if (!*u)
         return fault_set(f, -ENOMEM, "out of memory for a change of scaling state");
-    **u = (struct upkeep){.done = done, .arg = arg, .recipe = *r};
-    int rc = sitechange_new(m, r->history_len, all_sites, c, f);
+    bool sums = recipe_differs_in_sums_alone(&m->recipe, r);
+    **u = (struct upkeep){.done = done, .arg = arg, .recipe = *r, .keeps_copies = sums};
+    int rc = sitechange_new(m, r->history_len, sums ? no_site : all_sites, c, f);
     if (rc)
         mem_free(*u);
     return rc;

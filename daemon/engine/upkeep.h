@@ -12,6 +12,7 @@ struct recipe_wish {
     enum amax_algo algo;
     uint32_t history_len;
     int margin;
+    enum recipe_accumulation fprop;
 };
 
 /* `base` with the wish laid over it; recipe_check is the caller's. */
@@ -22,7 +23,8 @@ typedef void (*upkeep_done_cb)(void *arg, const struct fault *f, uint32_t sites)
 /* Histories 0, scale 1, unset, counters 0; copies and calibration dropped. */
 int upkeep_reset(struct model *m, upkeep_done_cb done, void *arg, struct fault *f);
 
-/* Copies dropped, histories resized; a site whose FP8 format changes is reset. */
+/* Copies dropped, histories resized; a site whose FP8 format changes is reset. Where accumulation
+ * alone differs, copies and sites stay as they are: no cast depends on it. */
 int upkeep_recipe(struct model *m, const struct recipe *r, upkeep_done_cb done, void *arg,
                   struct fault *f);
 

@@ -59,8 +59,8 @@ static void on_recipe(void *arg, const struct fault *f, uint32_t sites)
 {
     struct change *c = arg;
     struct request *rq = c->rq;
-    char line[160];
-    char text[96];
+    char line[192];
+    char text[128];
     char *notes[] = {line};
     (void)sites;
     if (f->code) {
@@ -69,8 +69,9 @@ static void on_recipe(void *arg, const struct fault *f, uint32_t sites)
         Fp8d__V1__SetRecipeReply m = FP8D__V1__SET_RECIPE_REPLY__INIT;
         Fp8d__V1__Recipe recipe = FP8D__V1__RECIPE__INIT;
         reply_recipe_out(&c->m->recipe, &recipe);
-        (void)snprintf(line, sizeof line, "the recipe was %s; copies of weights were dropped",
-                       recipe_text(&c->before, text, sizeof text));
+        bool kept = recipe_differs_in_sums_alone(&c->before, &c->m->recipe);
+        (void)snprintf(line, sizeof line, "the recipe was %s; copies of weights were %s",
+                       recipe_text(&c->before, text, sizeof text), kept ? "kept" : "dropped");
         m.recipe = &recipe;
         m.n_notes = 1;
         m.notes = notes;

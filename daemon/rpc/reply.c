@@ -89,6 +89,7 @@ int reply_recipe_in(const Fp8d__V1__Recipe *in, struct recipe_wish *out, struct 
         w.algo = (enum amax_algo)in->amax_algo;
         w.history_len = in->amax_history_len;
         w.margin = in->margin || in->margin_set ? (int)in->margin : -1;
+        w.fprop = (enum recipe_accumulation)in->fprop_accumulation;
     }
     struct recipe r = recipe_wished(&base, &w);
     int rc = recipe_check(&r, f);
@@ -105,6 +106,7 @@ void reply_recipe_out(const struct recipe *in, Fp8d__V1__Recipe *out)
     out->amax_history_len = in->history_len;
     out->margin = (uint32_t)in->margin;
     out->margin_set = true;
+    out->fprop_accumulation = (Fp8d__V1__FpropAccumulation)in->fprop;
 }
 
 void reply_cast(const struct cast_report *r, enum dtype fmt, bool uncalibrated,

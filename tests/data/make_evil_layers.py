@@ -138,6 +138,10 @@ def bad_headers():
             ("len_65537", RECIPE.replace(":4", ":65537"), "amax_history_len|needed 1 to 65536"),
             ("margin_32", RECIPE.replace('"margin":0', '"margin":32'), "margin|needed 0 to 31"),
             ("margin_real", RECIPE.replace('"margin":0', '"margin":0.5'), "margin is missing"),
+            ("sum", RECIPE.replace("}", ',"fprop_accumulation":"slow"}'),
+             'fprop_accumulation is missing or unknown|needed "fast" or "precise"'),
+            ("sum_number", RECIPE.replace("}", ',"fprop_accumulation":2}'),
+             "fprop_accumulation is missing or unknown"),
             ("twice", RECIPE.replace("{", '{"margin":0,'), "metadata fp8d_recipe"),
             ("deep", "[" * 40000, "metadata fp8d_recipe")):
         layer_case("recipe_" + what, save(), found, dict(META, fp8d_recipe=text))

@@ -213,7 +213,11 @@ unsigned live_change(struct ask *a, int i)
 {
     if (!i)
         return live_reset(a, "m");
-    live_wish.amax_history_len = 3;
-    live_wish.fp8_format = FP8D__V1__FP8_FORMAT__FP8_FORMAT_E4M3;
+    if (i == 2) {
+        live_wish.fprop_accumulation = FP8D__V1__FPROP_ACCUMULATION__FPROP_ACCUMULATION_PRECISE;
+    } else {
+        live_wish.amax_history_len = 3;
+        live_wish.fp8_format = FP8D__V1__FP8_FORMAT__FP8_FORMAT_E4M3;
+    }
     return live_ask_recipe(a, "m", NULL);
 }

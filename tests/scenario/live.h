@@ -42,7 +42,7 @@ void live_freeze(const char *model, bool on);
 /* Sends live_wish; `reply` (may be NULL) is the caller's. */
 unsigned live_ask_recipe(struct ask *a, const char *model, Fp8d__V1__SetRecipeReply **reply);
 void live_recipe(const char *model); /* the same, must be taken; clears live_wish */
-/* 0: reset of "m". 1: another length and format. */
+/* 0: reset of "m". 1: another length and format. 2: another accumulation. */
 unsigned live_change(struct ask *a, int i);
 
 struct desk_forward live_forward(struct ask *a, const char *model, Fp8d__V1__Mode mode,

@@ -18,7 +18,7 @@ CHECKPOINT = os.path.join(DATA, "minilm-layer.safetensors")
 
 MODEL_KEYS = {"name", "incarnation", "weight_version", "layers", "parameters", "bytes", "recipe",
               "creator_uid", "scope_open", "calibrating", "contexts"}
-RECIPE_KEYS = {"kind", "fp8_format", "amax_history_len", "amax_algo", "margin"}
+RECIPE_KEYS = {"kind", "fp8_format", "amax_history_len", "amax_algo", "margin", "fprop_accumulation"}
 CAST_KEYS = {"format", "scale", "scale_inv", "amax", "saturated", "flushed", "nonfinite",
              "uncalibrated"}
 SITE_KEYS = {"format", "set", "scale", "scale_inv", "scale_inv_in_use", "amax_last", "history",
@@ -98,7 +98,8 @@ def load():
                LOAD_KEYS)
     tap.is_("load: the recipe asked for",
             got.get("recipe") == {"kind": "delayed", "fp8_format": "hybrid", "amax_history_len": 4,
-                                  "amax_algo": "max", "margin": 1}, got.get("recipe"))
+                                  "amax_algo": "max", "margin": 1, "fprop_accumulation": "fast"},
+            got.get("recipe"))
     got = keys("models", ["models"], ["models"])
     tap.is_("models: keys of a model", set(got["models"][0]) == MODEL_KEYS, got)
     got = keys("layers", ["layers", "m"], ["model", "layers"])
@@ -182,8 +183,17 @@ def state(tmp):
                ["model", "incarnation", "weight_version", "recipe", "notes"])
     tap.is_("recipe, changed: a margin of 0 is meant, the rest is kept, a note says what was",
             got["recipe"] == {"kind": "delayed", "fp8_format": "hybrid", "amax_history_len": 5,
-                              "amax_algo": "max", "margin": 0} and
+                              "amax_algo": "max", "margin": 0, "fprop_accumulation": "fast"} and
             "margin 1" in got["notes"][0], got)
+    got = keys("recipe, accumulation", ["recipe", "m", "--accumulation", "precise"],
+               ["model", "incarnation", "weight_version", "recipe", "notes"])
+    tap.is_("recipe, accumulation: it is in force, the rest is kept, copies too",
+            got["recipe"]["fprop_accumulation"] == "precise" and
+            got["recipe"]["amax_history_len"] == 5 and
+            "fast accumulation; copies of weights were kept" in got["notes"][0], got)
+    got = keys("scaling, precise", ["scaling", "m"], SCALING_KEYS)
+    tap.is_("scaling: the recipe has its accumulation",
+            got["recipe"]["fprop_accumulation"] == "precise", got["recipe"])
     got = keys("scaling --freeze", ["scaling", "m", "--freeze"],
                ["model", "incarnation", "weight_version", "action", "sites"])
     tap.is_("scaling --freeze: no site was reset", (got["action"], got["sites"]) == ("freeze", 0),

@@ -333,10 +333,10 @@ def create(place):
     layers = [{"name": f"l{i}", "weight": f"model.safetensors:l{i}.weight",
                "bias": f"model.safetensors:l{i}.bias"} for i in range(3)]
     recipe = {"kind": "delayed", "fp8_format": "e4m3", "amax_algo": "most_recent",
-              "amax_history_len": 7, "margin": 2}
+              "amax_history_len": 7, "margin": 2, "fprop_accumulation": "precise"}
     spec = write_spec(place, layers=layers, recipe=recipe)
     place.load(place.model, "--fp8-format", "e4m3", "--amax-algo", "most_recent",
-               "--amax-history-len", "7", "--margin", "2")
+               "--amax-history-len", "7", "--margin", "2", "--accumulation", "precise")
     code, out, err = d.ctl("create", "c", spec)
     tap.is_("create: says what it made", code == 0 and out.startswith("created c: 3 layers, "),
             out + err)

@@ -90,7 +90,7 @@ END
 run create --help
 is "create --help shows every member of SPEC.json" shows '"kind": "delayed"|"current"' \
     '"fp8_format": "hybrid"|"e4m3"' '"amax_algo": "max"|"most_recent"' \
-    '"amax_history_len": 1 to 65536' '"margin": 0 to 31' '"primary_fp8": true|false' \
+    '"amax_history_len": 1 to 65536' '"margin": 0 to 31' '"fprop_accumulation": "fast"|"precise"' '"primary_fp8": true|false' \
     '"layers": [{"name": NAME, "weight": "FILE[:TENSOR]", "bias": "FILE[:TENSOR]"}, ...]'
 run backward --help
 is "backward --help says where its context comes from" shows "backward ID --grad-output FILE[:TENSOR] [" \
@@ -110,6 +110,7 @@ bad "did you mean '--margin'?" load m f --margn 1
 bad "--margin is '32', needed a whole number from 0 to 31" load m f --margin 32
 bad "--amax-history-len is '0'" load m f --amax-history-len 0
 bad "--recipe is 'fast', needed delayed|current" load m f --recipe fast
+bad "--accumulation is 'slow', needed fast|precise" load m f --accumulation slow
 bad "--recipe needs a value" load m f --recipe
 bad "--no-strict takes no value" load m f --no-strict=yes
 bad "--mode is given twice" forward m/l --mode eval --mode train

@@ -135,6 +135,44 @@ START_TEST(save_load_recipe_of_the_option)
 }
 END_TEST
 
+/* Precise accumulation goes with a save, whoever loads it; an option against it is a note. A save
+ * that does not name it, as all of before it was a choice, is fast. */
+START_TEST(save_load_accumulation)
+{
+    const Fp8d__V1__FpropAccumulation fast = FP8D__V1__FPROP_ACCUMULATION__FPROP_ACCUMULATION_FAST,
+                                      precise =
+                                          FP8D__V1__FPROP_ACCUMULATION__FPROP_ACCUMULATION_PRECISE;
+    struct blob plain = plain_file(), old = trained_save();
+    Fp8d__V1__LoadCommitReply *r = load("n", &old);
+    ck_assert(r->report->recipe->fprop_accumulation == fast && r->report->n_notes == 0);
+    stash_report_free(r);
+    ck_assert_ptr_null(memmem(old.bytes, old.size, "accumulation", 12));
+    wish.fprop_accumulation = precise;
+    r = load("n", &old);
+    ck_assert(r->report->recipe->fprop_accumulation == precise);
+    ck_assert(
+        stash_noted(r, "recipe: fprop_accumulation precise from the option, the file has fast"));
+    ck_assert_uint_eq(r->report->n_notes, 1); /* the copy goes on: no cast depends on it */
+    stash_report_free(r);
+    r = load("o", &plain); /* no save: nothing to differ from */
+    ck_assert(r->report->recipe->fprop_accumulation == precise && r->report->n_notes == 0);
+    stash_report_free(r);
+    struct blob saved = stash_save(&A, "n");
+    wish.fprop_accumulation = 0;
+    r = load("n", &saved);
+    ck_assert(r->report->recipe->fprop_accumulation == precise && r->report->n_notes == 0);
+    stash_report_free(r);
+    wish.fprop_accumulation = fast;
+    r = load("n", &saved);
+    ck_assert(
+        stash_noted(r, "recipe: fprop_accumulation fast from the option, the file has precise"));
+    stash_report_free(r);
+    blob_free(&plain);
+    blob_free(&old);
+    blob_free(&saved);
+}
+END_TEST
+
 /* Another length keeps the newest rows and the scale: growing, shrinking, and down to one. */
 START_TEST(save_load_resizes_histories)
 {
@@ -332,6 +370,7 @@ int main(void)
     tcase_add_checked_fixture(c, start, stop);
     tcase_add_test(c, save_load_recipe_of_the_file);
     tcase_add_test(c, save_load_recipe_of_the_option);
+    tcase_add_test(c, save_load_accumulation);
     tcase_add_test(c, save_load_resizes_histories);
     tcase_add_test(c, save_load_other_format_and_kind);
     tcase_add_test(c, save_load_drops_a_copy_that_does_not_fit);

@@ -114,6 +114,8 @@ START_TEST(stored_v1)
     ck_assert_uint_eq(r->report->layers, 3);
     ck_assert(stash_noted(r, "calibration unfinished"));
     ck_assert(r->report->recipe->amax_history_len == 6 && r->report->recipe->margin == 1);
+    ck_assert(r->report->recipe->fprop_accumulation ==
+              FP8D__V1__FPROP_ACCUMULATION__FPROP_ACCUMULATION_FAST); /* the file does not say */
     stash_report_free(r);
     struct blob again = stash_save(&A, "s");
     blob_equal(&file, &again);

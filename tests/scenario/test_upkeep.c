@@ -207,7 +207,7 @@ int main(void)
     tcase_add_test(c, upkeep_reset_forgets_everything);
     tcase_add_test(c, upkeep_reset_goes_on_as_a_fresh_load);
     tcase_add_test(c, upkeep_reset_keeps_a_primary_weight);
-    tcase_add_loop_test(c, upkeep_refused_while_open, 0, 2);
+    tcase_add_loop_test(c, upkeep_refused_while_open, 0, 3);
     tcase_add_loop_test(c, upkeep_contexts_of_a_replaced_model_do_not_count, 0, 2);
     tcase_add_test(c, upkeep_freeze_skips_and_counts);
     tcase_add_test(c, upkeep_freeze_within_a_scope);

@@ -1,6 +1,7 @@
 /* Another recipe on a live model. Expected scales are worked out by hand from docs/numerics.md
  * section 3. */
 #include "tests/scenario/live.h"
+#include "tests/unit/rig.h"
 #include "tests/unit/run.h"
 #include "tests/unit/served.h"
 
@@ -189,6 +190,40 @@ START_TEST(upkeep_recipe_drops_copies)
 }
 END_TEST
 
+/* Another accumulation, to and fro: state, copies and a calibration stay to the bit, and every
+ * answer says what is in force. On the CPU no output moves, for every sum is precise there already;
+ * on a GPU it comes back with what it was. */
+START_TEST(upkeep_recipe_accumulation_alone)
+{
+    float y[3][TOKENS * OUT];
+    live_load("m", true);
+    live_forward(&A, "m", TRAIN, 0, X, NULL);
+    live_forward(&A, "m", EVAL, 0, X, y[0]);
+    struct blob before = stash_save(&A, "m");
+    for (unsigned i = 1; i <= 2; i++) {
+        Fp8d__V1__SetRecipeReply *r = NULL;
+        live_wish.fprop_accumulation = 3 - i; /* precise, then fast again */
+        ck_assert_msg(live_ask_recipe(&A, "m", &r) == 0, "%s", A.text);
+        ck_assert(r->recipe->fprop_accumulation == 3 - i && r->recipe->amax_history_len == L);
+        ck_assert(r->n_notes == 1 && strstr(r->notes[0], "copies of weights were kept"));
+        ck_assert(strstr(r->notes[0], i == 1 ? "fast accumulation" : "precise accumulation"));
+        fp8d__v1__set_recipe_reply__free_unpacked(r, NULL);
+        Fp8d__V1__QueryScalingReply *q = ask_state(&A, "m");
+        ck_assert(q->recipe->fprop_accumulation == 3 - i && q->calibrating);
+        ck_assert(q->layers[0]->cached_version == 1);
+        ask_state_free(q);
+        live_forward(&A, "m", EVAL, 0, X, y[i]);
+        if (i == 2 || !rig_cuda())
+            ck_assert_mem_eq(y[0], y[i], sizeof y[0]);
+    }
+    struct blob after = stash_save(&A, "m");
+    blob_equal(&before, &after);
+    ck_assert(live_forward(&A, "m", TRAIN, AGAIN, X, NULL).copy == REUSED);
+    blob_free(&before);
+    blob_free(&after);
+}
+END_TEST
+
 /* Delayed, current and back: the state is what it was. Meanwhile casts take their own amax. */
 START_TEST(upkeep_recipe_delayed_current_delayed)
 {
@@ -217,6 +252,7 @@ int main(void)
     tcase_add_test(c, upkeep_recipe_trains_on_after_a_resize);
     tcase_add_test(c, upkeep_recipe_resets_what_changes_its_format);
     tcase_add_loop_test(c, upkeep_recipe_drops_copies, 0, 2);
+    tcase_add_test(c, upkeep_recipe_accumulation_alone);
     tcase_add_test(c, upkeep_recipe_delayed_current_delayed);
     suite_add_tcase(s, c);
     return run_suite(s);

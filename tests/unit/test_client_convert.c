@@ -38,6 +38,7 @@ static Fp8d__V1__Recipe some_recipe(void)
     m.amax_algo = FP8D__V1__AMAX_ALGO__AMAX_ALGO_MOST_RECENT;
     m.amax_history_len = 17;
     m.margin = 3;
+    m.fprop_accumulation = FP8D__V1__FPROP_ACCUMULATION__FPROP_ACCUMULATION_PRECISE;
     return m;
 }
 
@@ -49,6 +50,7 @@ static void check_recipe(const struct fp8d_recipe *r)
     ck_assert_uint_eq(r->amax_history_len, 17);
     ck_assert_uint_eq(r->margin, 3);
     ck_assert(r->margin_set);
+    ck_assert_int_eq(r->fprop_accumulation, FP8D_ACCUMULATION_PRECISE);
 }
 
 static Fp8d__V1__CastInfo some_cast(float base)

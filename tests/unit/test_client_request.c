@@ -124,7 +124,8 @@ START_TEST(test_load)
     struct fp8d_error err;
     const char *globs[2] = {"a*", "b?"};
     struct fp8d_load_options o = {
-        .recipe = {FP8D_RECIPE_CURRENT, FP8D_FORMAT_E4M3, FP8D_AMAX_MOST_RECENT, 9, 4, true},
+        .recipe = {FP8D_RECIPE_CURRENT, FP8D_FORMAT_E4M3, FP8D_AMAX_MOST_RECENT, 9, 4, true,
+                   FP8D_ACCUMULATION_PRECISE},
         .no_strict = true,
         .only = globs,
         .only_count = 1,
@@ -140,6 +141,8 @@ START_TEST(test_load)
     ck_assert_int_eq(m->options->recipe->amax_algo, FP8D__V1__AMAX_ALGO__AMAX_ALGO_MOST_RECENT);
     ck_assert_uint_eq(m->options->recipe->amax_history_len, 9);
     ck_assert_uint_eq(m->options->recipe->margin, 4);
+    ck_assert_int_eq(m->options->recipe->fprop_accumulation,
+                     FP8D__V1__FPROP_ACCUMULATION__FPROP_ACCUMULATION_PRECISE);
     ck_assert(m->options->no_strict && m->options->n_only == 1 && m->options->n_skip == 2);
     ck_assert_str_eq(m->options->skip[1], "b?");
     FREE(load_begin, m);

@@ -38,7 +38,9 @@ START_TEST(test_set_recipe)
     struct fake_pair b = fake_begin(serve_keep, NULL);
     struct fp8d_error err;
     struct fp8d_recipe one = {.amax_history_len = 7};
-    struct fp8d_recipe zero = {.kind = FP8D_RECIPE_CURRENT, .margin_set = true};
+    struct fp8d_recipe zero = {.kind = FP8D_RECIPE_CURRENT,
+                               .margin_set = true,
+                               .fprop_accumulation = FP8D_ACCUMULATION_FAST};
     KEPT(fp8d_set_recipe(b.c, "m", &one, NULL, &some_call, NULL, &err));
     Fp8d__V1__SetRecipeRequest *m = SEEN(set_recipe);
     check_head(m->head);
@@ -47,11 +49,14 @@ START_TEST(test_set_recipe)
     ck_assert_uint_eq(m->recipe->amax_history_len, 7);
     ck_assert(!m->recipe->kind && !m->recipe->fp8_format && !m->recipe->amax_algo);
     ck_assert(!m->recipe->margin && !m->recipe->margin_set && !m->expect);
+    ck_assert(!m->recipe->fprop_accumulation);
     FREE(set_recipe, m);
     KEPT(fp8d_set_recipe(b.c, "m", &zero, NULL, NULL, NULL, &err));
     m = SEEN(set_recipe);
     ck_assert_int_eq(m->recipe->kind, FP8D__V1__RECIPE_KIND__RECIPE_KIND_CURRENT);
     ck_assert(m->recipe->margin == 0 && m->recipe->margin_set);
+    ck_assert_int_eq(m->recipe->fprop_accumulation,
+                     FP8D__V1__FPROP_ACCUMULATION__FPROP_ACCUMULATION_FAST);
     FREE(set_recipe, m);
     fake_end(b);
 }

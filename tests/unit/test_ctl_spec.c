@@ -40,7 +40,8 @@ START_TEST(test_full)
     struct fault f;
     int rc =
         read_text("{\"recipe\": {\"kind\": \"current\", \"fp8_format\": \"e4m3\","
-                  "\"amax_algo\": \"most_recent\", \"amax_history_len\": 65536, \"margin\": 31},"
+                  "\"amax_algo\": \"most_recent\", \"amax_history_len\": 65536, \"margin\": 31,"
+                  "\"fprop_accumulation\": \"precise\"},"
                   "\"primary_fp8\": true, \"layers\": ["
                   "{\"name\": \"a.b\", \"weight\": \"x/y:t\", \"bias\": \"/abs:z\"},"
                   "{\"name\": \"c\", \"weight\": \"w\"}]}",
@@ -50,6 +51,7 @@ START_TEST(test_full)
     ck_assert_int_eq(s.recipe.format, FP8D_FORMAT_E4M3);
     ck_assert_int_eq(s.recipe.amax_algo, FP8D_AMAX_MOST_RECENT);
     ck_assert(s.recipe.amax_history_len == 65536 && s.recipe.margin == 31);
+    ck_assert_int_eq(s.recipe.fprop_accumulation, FP8D_ACCUMULATION_PRECISE);
     ck_assert(s.primary_fp8 && s.count == 2);
     ck_assert_str_eq(s.layers[0].name, "a.b");
     ck_assert_str_eq(s.layers[0].weight, "/tmp/x/y:t"); /* in the folder of the spec */
@@ -67,6 +69,7 @@ START_TEST(test_presence)
     ck_assert_int_eq(read_text("{" LAYERS "}", &s, &f), 0);
     ck_assert(!s.recipe.kind && !s.recipe.format && !s.recipe.amax_algo && !s.primary_fp8);
     ck_assert(!s.recipe.amax_history_len && !s.recipe.margin && !s.recipe.margin_set);
+    ck_assert(!s.recipe.fprop_accumulation);
     spec_fini(&s);
     ck_assert_int_eq(read_text("{\"recipe\": {\"margin\": 0}," LAYERS "}", &s, &f), 0);
     ck_assert(s.recipe.margin == 0 && s.recipe.margin_set);
@@ -127,6 +130,8 @@ static const struct {
     {"{\"recipe\": {\"margin\": 1.0}, " LAYERS "}", "recipe.margin is a number, needed a whole"},
     {"{\"recipe\": {\"amax_history_len\": 0}, " LAYERS "}",
      "recipe.amax_history_len is 0, needed a whole number from 1 to 65536"},
+    {"{\"recipe\": {\"fprop_accumulation\": \"slow\"}, " LAYERS "}",
+     "recipe.fprop_accumulation is \"slow\", needed fast or precise"},
     {"{\"primary_fp8\": 1, " LAYERS "}", "primary_fp8 is a whole number, needed true or false"},
 };
 

@@ -13,7 +13,7 @@
 
 static struct recipe recipe_with(uint32_t len, int margin)
 {
-    return (struct recipe){RECIPE_DELAYED, RECIPE_HYBRID, AMAX_MAX, len, margin};
+    return (struct recipe){RECIPE_DELAYED, RECIPE_HYBRID, AMAX_MAX, len, margin, ACCUMULATION_FAST};
 }
 
 static void refused(struct recipe r, const char *sentence)
@@ -136,11 +136,12 @@ START_TEST(recipe_check_accepts_the_range)
 {
     struct recipe d = RECIPE_DEFAULT;
     ck_assert(d.kind == RECIPE_DELAYED && d.format == RECIPE_HYBRID && d.algo == AMAX_MAX);
-    ck_assert(d.history_len == 1024 && d.margin == 0);
+    ck_assert(d.history_len == 1024 && d.margin == 0 && d.fprop == ACCUMULATION_FAST);
     accepted(d);
     accepted(recipe_with(1, 0));
     accepted(recipe_with(65536, 31));
-    accepted((struct recipe){RECIPE_CURRENT, RECIPE_E4M3, AMAX_MOST_RECENT, 2, 1});
+    accepted((struct recipe){RECIPE_CURRENT, RECIPE_E4M3, AMAX_MOST_RECENT, 2, 1,
+                             ACCUMULATION_PRECISE});
 }
 END_TEST
 
@@ -165,6 +166,32 @@ START_TEST(recipe_check_says_what_is_wrong)
     refused(recipe_with(UINT32_MAX, 0), "recipe.amax_history_len is 4294967295, needed 1 to 65536");
     refused(recipe_with(1024, -1), "recipe.margin is -1, needed 0 to 31");
     refused(recipe_with(1024, 32), "recipe.margin is 32, needed 0 to 31");
+    r = recipe_with(1024, 0);
+    r.fprop = (enum recipe_accumulation)0;
+    refused(r, "recipe.fprop_accumulation is 0, needed 1 (fast) or 2 (precise)");
+    r.fprop = (enum recipe_accumulation)3;
+    refused(r, "recipe.fprop_accumulation is 3, needed 1 (fast) or 2 (precise)");
+}
+END_TEST
+
+/* Accumulation alone, and nothing else beside it: what keeps copies when a recipe changes. */
+START_TEST(recipe_difference_in_sums_alone)
+{
+    const struct recipe d = RECIPE_DEFAULT;
+    struct recipe r[6] = {d, d, d, d, d, d};
+    r[0].fprop = ACCUMULATION_PRECISE;
+    r[1].kind = RECIPE_CURRENT;
+    r[2].format = RECIPE_E4M3;
+    r[3].algo = AMAX_MOST_RECENT;
+    r[4].history_len = 1023;
+    r[5].margin = 1;
+    ck_assert(!recipe_differs_in_sums_alone(&d, &d));
+    ck_assert(recipe_differs_in_sums_alone(&d, &r[0]));
+    ck_assert(recipe_differs_in_sums_alone(&r[0], &d));
+    for (unsigned i = 1; i < COUNT(r); i++) {
+        ck_assert(!recipe_differs_in_sums_alone(&d, &r[i]));
+        ck_assert(!recipe_differs_in_sums_alone(&r[0], &r[i]));
+    }
 }
 END_TEST
 
@@ -187,13 +214,14 @@ END_TEST
 START_TEST(recipe_texts)
 {
     static const char *const sites[] = {"input", "weight", "output", "grad_output", "grad_input"};
-    char out[64];
+    char out[96];
     struct recipe d = RECIPE_DEFAULT;
-    struct recipe c = {RECIPE_CURRENT, RECIPE_E4M3, AMAX_MOST_RECENT, 31, 7};
+    struct recipe c = {RECIPE_CURRENT, RECIPE_E4M3, AMAX_MOST_RECENT, 31, 7,
+                       ACCUMULATION_PRECISE};
     ck_assert_str_eq(recipe_text(&d, out, sizeof out),
-                     "delayed, hybrid, history 1024, max, margin 0");
+                     "delayed, hybrid, history 1024, max, margin 0, fast accumulation");
     ck_assert_str_eq(recipe_text(&c, out, sizeof out),
-                     "current, e4m3, history 31, most_recent, margin 7");
+                     "current, e4m3, history 31, most_recent, margin 7, precise accumulation");
     ck_assert_str_eq(recipe_text(&d, out, 8), "delayed");
     for (int k = 0; k < SITE_KINDS; k++)
         ck_assert_str_eq(site_name((enum site_kind)k), sites[k]);
@@ -211,6 +239,7 @@ int main(void)
     tcase_add_test(tc, recipe_factor_limits);
     tcase_add_test(tc, recipe_check_accepts_the_range);
     tcase_add_test(tc, recipe_check_says_what_is_wrong);
+    tcase_add_test(tc, recipe_difference_in_sums_alone);
     tcase_add_test(tc, recipe_dtype_table);
     tcase_add_test(tc, recipe_texts);
     suite_add_tcase(s, tc);

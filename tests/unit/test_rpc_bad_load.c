@@ -118,6 +118,9 @@ START_TEST(input_load_options)
     r.kind = 7;
     refuse_load(&m, "options.recipe.kind is 7");
     r.kind = 0;
+    r.fprop_accumulation = 3;
+    refuse_load(&m, "options.recipe.fprop_accumulation is 3|FpropAccumulation");
+    r.fprop_accumulation = 0;
     o.only = o.skip = globs;
     o.n_only = 257;
     refuse_load(&m, "options.only has 257 globs|256");

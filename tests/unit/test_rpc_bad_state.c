@@ -121,6 +121,10 @@ START_TEST(input_set_recipe)
     r.amax_algo = 1000;
     refuse(REQUEST_SET_RECIPE, &m.base, INVALID_ARGUMENT, "recipe.amax_algo is 1000|AmaxAlgo");
     r.amax_algo = 2;
+    r.fprop_accumulation = 3;
+    refuse(REQUEST_SET_RECIPE, &m.base, INVALID_ARGUMENT,
+           "recipe.fprop_accumulation is 3|FpropAccumulation");
+    r.fprop_accumulation = 2;
     m.model = str("absent");
     refuse(REQUEST_SET_RECIPE, &m.base, NOT_FOUND, "absent");
     m.model = str(" ");
