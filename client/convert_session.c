@@ -96,6 +96,7 @@ int convert_status(struct fp8d_result *r, const Fp8d__V1__StatusReply *m, struct
         .forwards_done = m->forwards_done,
         .progress_age_ms = m->progress_age_ms,
         .draining = m->draining,
+        .plans = m->plans,
     };
     r->body = s;
     return 0;

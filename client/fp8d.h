@@ -347,6 +347,7 @@ struct fp8d_status {
     uint64_t requests_done, forwards_done;
     uint64_t progress_age_ms; /* since the compute queue last moved while it had work; 0: idle */
     bool draining;            /* it is stopping */
+    const char *plans; /* algorithms of a GPU's GEMMs: "auto", "timed", "reproducible" */
 };
 
 FP8D_API int fp8d_get_status(struct fp8d *c, const struct fp8d_call *call, struct fp8d_result **out,

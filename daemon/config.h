@@ -34,6 +34,9 @@
     X(cpu_threads, COUNT, "0", 0, 1024, "N", "threads of the CPU backend; 0: one per core")        \
     X(cpu_level, CHOICE, "auto", 0, 0, "auto|baseline|v3|v4",                                      \
       "instruction set of the CPU backend; all give the same bits")                                \
+    X(plans, CHOICE, "auto", 0, 0, "auto|timed|reproducible",                                      \
+      "algorithms of a GPU's GEMMs: the fastest of some that are timed, or the library's first "   \
+      "answer, which is the same in every process; auto times those of eval alone")                \
     X(memory_limit, MEMORY, "80%", 1 << 20, UINT64_MAX, "BYTES|N%",                                \
       "all that clients can make the daemon hold; N% is of the host's memory")                     \
     X(connections_max, COUNT, "1024", 1, 65536, "N", "clients at once")                            \

@@ -166,6 +166,7 @@ static int open_engine(struct service *s, struct fault *f)
         .contexts_max = (uint32_t)c->contexts_max,
         .tensors_max = (uint32_t)c->tensors_max,
         .header_cap = c->header_max,
+        .plans = (enum plans)c->plans,
         .load_roots = c->load_roots,
     };
     return engine_new(&o, &s->engine, f);

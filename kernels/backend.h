@@ -45,6 +45,9 @@ struct gemm {
     bool a_transposed;         /* multiply the second form of a, which must have one */
     bool b_transposed;
     bool accumulate; /* F32 output without bias alone: the product is added to out */
+    /* The algorithm is the library's first answer, in every process the same, and not the fastest of
+     * some that were timed. The CPU backend has one. */
+    bool reproducible;
 };
 
 /* The same with operands of F32, BF16 or F16 (each its own), accumulated in float32. */
@@ -53,6 +56,7 @@ struct gemm_high {
     struct tensor b; /* [n, k] */
     const struct tensor *bias;
     struct tensor out;
+    bool reproducible; /* as above */
 };
 
 /* One step of an optimizer over one weight, in place (optimizer.h, docs/numerics.md 9). Tensors

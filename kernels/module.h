@@ -32,7 +32,7 @@ struct backend_host {
 struct module_options {
     unsigned device;   /* number of the GPU */
     uint64_t memory;   /* bytes of the device arena; 0: four fifths of what is free */
-    bool reproducible; /* GEMM plans take the library's first answer instead of timing some */
+    bool reproducible; /* every GEMM is, whatever is asked of each: for tests and benches */
     unsigned spin_us;  /* how long a completion thread polls before it sleeps; 0: 100 */
 };
 

@@ -19,6 +19,7 @@ static int status_json(struct ctl *ctl, const struct fp8d_status *s)
     json_put(ctl, o, "backend", json_text(s->backend));
     json_put(ctl, o, "device", json_text(s->device));
     json_put(ctl, o, "backend_reason", json_text(s->backend_reason));
+    json_put(ctl, o, "plans", json_text(s->plans));
     json_put(ctl, o, "memory_used", json_u64(s->memory_used));
     json_put(ctl, o, "memory_limit", json_u64(s->memory_limit));
     json_put(ctl, o, "memory_peak", json_u64(s->memory_peak));
@@ -44,6 +45,8 @@ static void status_print(const struct fp8d_status *s)
     printf("backend     %s", ctl_text(text, s->backend));
     printf(" on %s\n", ctl_text(text, s->device));
     printf("            %s\n", ctl_text(text, s->backend_reason));
+    if (*s->plans)
+        printf("plans       %s\n", ctl_text(text, s->plans));
     printf("memory      %s of %s, at most %s so far\n", bytes_text(s->memory_used, a),
            bytes_text(s->memory_limit, b), bytes_text(s->memory_peak, c));
     printf("holds       models %u, contexts %u, scopes %u; connections %u\n", s->models,

@@ -131,8 +131,10 @@ static int enqueue(struct check *c, struct fault *f)
         .bias = bias,
         .out = c->low,
         .precise = c->model->recipe.fprop == ACCUMULATION_PRECISE,
+        .reproducible = plans_reproducible(c->engine->o.plans, MODE_CHECK),
     };
-    struct gemm_high h = {.a = c->x, .b = c->view, .bias = bias, .out = c->high};
+    struct gemm_high h = {
+        .a = c->x, .b = c->view, .bias = bias, .out = c->high, .reproducible = g.reproducible};
     rc = backend_gemm(q, &g, f);
     if (!rc)
         rc = backend_gemm_high(q, &h, f);

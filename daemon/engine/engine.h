@@ -12,6 +12,7 @@
 #include "base/io.h"
 #include "base/ledger.h"
 #include "daemon/engine/op.h"
+#include "daemon/engine/plans.h"
 
 #include <sys/types.h>
 
@@ -28,6 +29,7 @@ struct engine_options {
     uint32_t contexts_max;    /* of one connection */
     uint32_t tensors_max;
     uint64_t header_cap;      /* of a checkpoint's header; 0: the default of safetensors.h */
+    enum plans plans;         /* of GEMMs */
     const char *load_roots;   /* colon-separated absolute directories; NULL or "": none */
 };
 

@@ -165,6 +165,7 @@ static int enqueue_fp8(struct forward *w, struct fault *f)
         .bias = a->layer->weight.bias.buf ? &a->layer->weight.bias : NULL,
         .out = w->y,
         .precise = a->model->recipe.fprop == ACCUMULATION_PRECISE,
+        .reproducible = plans_reproducible(a->lease->engine->o.plans, a->mode),
     };
     rc = backend_gemm(a->lease->engine->queue, &g, f);
     if (!rc)
@@ -197,6 +198,7 @@ static int enqueue_calibrate(struct forward *w, struct fault *f)
         .b = w->high,
         .bias = weight->bias.buf ? &weight->bias : NULL,
         .out = w->y,
+        .reproducible = plans_reproducible(a->lease->engine->o.plans, a->mode),
     };
     if (!rc)
         rc = backend_gemm_high(q, &g, f);

@@ -142,5 +142,6 @@ void rpc_status(struct request *rq)
     m.contexts = e->contexts;
     m.scopes = e->scopes;
     m.draining = rpc->draining;
+    m.plans = (char *)(uintptr_t)plans_name(e->o.plans);
     request_answer(rq, &m.base, NULL, 0);
 }

@@ -115,6 +115,7 @@ static int run_finish(struct gemm_run *r, struct fault *f)
     c.key.a = (uint8_t)g->b->fmt;
     c.key.b = (uint8_t)g->a->fmt;
     c.key.fast = !g->precise;
+    c.key.reproducible = g->reproducible;
     rc = padded(r, &r->b, n16, k16, r->scratch, &c.a, f);
     if (!rc)
         rc = padded(r, &r->a, r->m, k16, r->scratch + size_a, &c.b, f);
@@ -154,6 +155,7 @@ static int run_blas(struct gemm_run *r, bool with_bias, struct fault *f)
     c.key.b = (uint8_t)g->a->fmt;
     c.key.d = (uint8_t)g->out.dtype;
     c.key.fast = !g->precise;
+    c.key.reproducible = g->reproducible;
     c.key.accumulate = g->accumulate;
     if (with_bias)
         c.key.bias = (uint8_t)(g->out.dtype == DTYPE_F32 ? DTYPE_BF16 : g->out.dtype);

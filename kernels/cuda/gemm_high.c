@@ -56,6 +56,7 @@ static int high_run(struct cuda_queue *q, void *args, struct fault *f)
     float *acc = (float *)(void *)(at + room_a + room_b);
     struct plan_call c = {.key = {.m = n, .n = m, .k = k, .ldd = n, .d = DTYPE_F32}, .d = acc};
     c.key.a = c.key.b = (uint8_t)as;
+    c.key.reproducible = g->reproducible;
     rc = place(q, &g->a, as, at, &c.b, f);
     if (!rc)
         rc = place(q, &g->b, as, at + room_a, &c.a, f);

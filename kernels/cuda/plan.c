@@ -253,8 +253,7 @@ static int try_candidate(void *arg, const struct tune_operands *o,
 }
 
 /* The first answer, or the fastest; also where there is no memory to time on. */
-static int choose(struct cuda_queue *q, struct plan *p, const struct plan_call *c,
-                  bool reproducible, struct fault *f)
+static int choose(struct cuda_queue *q, struct plan *p, const struct plan_call *c, struct fault *f)
 {
     cublasLtMatmulHeuristicResult_t found[TUNE_CANDIDATES] = {0};
     int count = 0, best = 0;
@@ -273,15 +272,15 @@ static int choose(struct cuda_queue *q, struct plan *p, const struct plan_call *
         .count_bias = p->key.m,
         .reads_d = p->key.accumulate,
     };
-    if (!reproducible)
+    if (!p->key.reproducible)
         best = tune_best(q, &s, found, count, try_candidate, &t);
     p->algo = found[best].algo;
     p->workspace = found[best].workspaceSize;
     return 0;
 }
 
-static int plan_make(struct cuda_queue *q, const struct plan_call *c, bool reproducible,
-                     struct plan **out, struct fault *f)
+static int plan_make(struct cuda_queue *q, const struct plan_call *c, struct plan **out,
+                     struct fault *f)
 {
     char text[128];
     struct plan *p = mem_zalloc(sizeof *p);
@@ -294,7 +293,7 @@ static int plan_make(struct cuda_queue *q, const struct plan_call *c, bool repro
     int rc =
         e ? blas_check(q->cuda, e, f, "describing %s", text_of(&p->key, text, sizeof text)) : 0;
     if (!rc)
-        rc = choose(q, p, c, reproducible, f);
+        rc = choose(q, p, c, f);
     if (rc) {
         plan_free(p);
         return rc;
@@ -324,7 +323,7 @@ static int plan_of(struct plans *all, struct cuda_queue *q, const struct plan_ca
     if (all->count == PLANS_MAX)
         return fault_set(f, FP8D_ERESOURCE_EXHAUSTED,
                          "there are %u GEMM plans already, one for each shape seen", PLANS_MAX);
-    int rc = plan_make(q, c, all->reproducible, out, f);
+    int rc = plan_make(q, c, out, f);
     if (rc)
         return rc;
     (*out)->next = *at;
@@ -337,6 +336,7 @@ int plan_run(struct cuda_queue *q, struct plan_call *c, struct fault *f)
 {
     struct plans *all = q->cuda->plans;
     struct plan *p = NULL;
+    c->key.reproducible |= all->reproducible;
     c->key.align_a = alignment(c->a);
     c->key.align_b = alignment(c->b);
     c->key.align_d = alignment(c->d);

@@ -3,7 +3,8 @@
  * D[m, n] = A[k, m]^T * B[k, n], column-major, A and B K-major (TN, the only form that FP8 has on
  * sm_90). In the terms of backend.h: A is b (the weight), B is a (the input), D is out row-major.
  * Plans are kept by everything that matters; the algorithm is chosen before the first use and stays
- * for as long as the backend is open. One lock around choosing and launching.
+ * for as long as the backend is open. A reproducible GEMM has a plan of its own, which the timing of
+ * others does not reach. One lock around choosing and launching.
  */
 #ifndef FP8D_KERNELS_CUDA_PLAN_H
 #define FP8D_KERNELS_CUDA_PLAN_H
@@ -17,8 +18,9 @@ struct plan_key {
     uint8_t a, b, d, bias;                         /* enum dtype; bias DTYPE_NONE: no epilogue */
     uint8_t fast;                                  /* fast accumulation, FP8 alone */
     uint8_t accumulate;                            /* beta is 1: D is added to */
+    uint8_t reproducible;                          /* the first answer, else the fastest */
     uint8_t align_a, align_b, align_d, align_bias; /* log2, at most 8 */
-    uint8_t pad[6];
+    uint8_t pad[5];
 };
 
 struct plan_call {
@@ -30,7 +32,8 @@ struct plan_call {
 
 struct plans;
 
-struct plans *plans_new(bool reproducible); /* NULL: no memory */
+/* `reproducible`: all are, whatever their keys say. NULL: no memory. */
+struct plans *plans_new(bool reproducible);
 void plans_free(struct plans *p);
 
 /* Fill key.align_*, find or make the plan, enqueue. FP8D_EUNIMPLEMENTED where cuBLASLt has no

@@ -206,7 +206,7 @@ START_TEST(parity_gemms_in_high_precision)
         struct tensor bias = bias_tensor(&p, DTYPE_F32);
         struct tensor out = {
             .buf = gpu_poisoned(m * n * 4), .dtype = DTYPE_F32, .rows = m, .cols = n};
-        struct gemm_high g = {a.gpu, b.gpu, &bias, out};
+        struct gemm_high g = {.a = a.gpu, .b = b.gpu, .bias = &bias, .out = out};
         ck_assert_msg(!backend_gemm_high(both.gpu.q, &g, &both.gpu.f), "%s", both.gpu.f.text);
         gpu_read(out.buf, 0, y, m * n * 4);
         bool float32 = ta == DTYPE_F32 || ta != tb;

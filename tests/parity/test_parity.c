@@ -18,6 +18,7 @@ int main(void)
     suite_add_tcase(s, parity_state_case());
     suite_add_tcase(s, parity_gemm_case());
     suite_add_tcase(s, parity_grad_case());
+    suite_add_tcase(s, parity_plan_case());
     suite_add_tcase(s, parity_queue_case());
     return run_suite(s);
 }

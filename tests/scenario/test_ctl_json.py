@@ -85,6 +85,7 @@ def floats_of(text):
 def questions():
     keys("status", ["status"],
          ["server_version", "instance", "pid", "uptime_ms", "backend", "device", "backend_reason",
+          "plans",
           "memory_used", "memory_limit", "memory_peak", "connections", "models", "contexts",
           "scopes", "queued", "running", "requests_done", "forwards_done", "progress_age_ms",
           "draining"])

@@ -49,7 +49,8 @@ static void refused(int rc, const char *sentence)
 static int high(const struct tensor *x, const struct tensor *w, const struct tensor *add,
                 const struct tensor *y)
 {
-    return backend_gemm_high(rig.q, &(struct gemm_high){*x, *w, add, *y}, &rig.f);
+    return backend_gemm_high(rig.q, &(struct gemm_high){.a = *x, .b = *w, .bias = add, .out = *y},
+                             &rig.f);
 }
 
 static int fp8(const struct qtensor *x, const struct qtensor *w, const struct tensor *add,

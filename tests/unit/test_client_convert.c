@@ -110,6 +110,7 @@ START_TEST(test_status)
     m.backend = (char *)"cpu";
     m.device = (char *)"dev";
     m.backend_reason = (char *)"why";
+    m.plans = (char *)"timed";
     m.memory_used = 13;
     m.memory_limit = 14;
     m.memory_peak = 15;
@@ -130,6 +131,7 @@ START_TEST(test_status)
     ck_assert_str_eq(s->backend, "cpu");
     ck_assert_str_eq(s->device, "dev");
     ck_assert_str_eq(s->backend_reason, "why");
+    ck_assert_str_eq(s->plans, "timed");
     uint64_t got[] = {s->pid,         s->uptime_ms,     s->memory_used,   s->memory_limit,
                       s->memory_peak, s->connections,   s->models,        s->queued,
                       s->running,     s->requests_done, s->forwards_done, s->progress_age_ms,

@@ -187,6 +187,21 @@ START_TEST(config_other_kinds)
 }
 END_TEST
 
+/* How plans are chosen: three words, auto by default. */
+START_TEST(config_plans)
+{
+    ck_assert_uint_eq(c.plans, 0);
+    set("plans", "timed", true);
+    ck_assert_uint_eq(c.plans, 1);
+    set("plans", "reproducible", true);
+    ck_assert_uint_eq(c.plans, 2);
+    set("plans", "auto", true);
+    ck_assert_uint_eq(c.plans, 0);
+    set("plans", "fastest", false);
+    ck_assert_ptr_nonnull(strstr(f.text, "is \"fastest\", needed one of auto|timed|reproducible"));
+}
+END_TEST
+
 /* A key that is not known is named. */
 START_TEST(config_unknown_key)
 {
@@ -323,6 +338,7 @@ int main(void)
     tcase_add_test(t, config_times);
     tcase_add_test(t, config_bounds);
     tcase_add_test(t, config_other_kinds);
+    tcase_add_test(t, config_plans);
     tcase_add_test(t, config_unknown_key);
     tcase_add_test(t, config_between_keys);
     tcase_add_test(t, config_file_good);

@@ -149,7 +149,8 @@ START_TEST(queue_progress_moves)
     struct tensor y = rig_tensor(&r, DTYPE_F32, 150, 150, NULL);
     memset(a.buf->host, 0, a.buf->bytes);
     uint64_t before = r.q->progress;
-    ck_assert_int_eq(backend_gemm_high(r.q, &(struct gemm_high){a, a, NULL, y}, &r.f), 0);
+    ck_assert_int_eq(backend_gemm_high(r.q, &(struct gemm_high){.a = a, .b = a, .out = y}, &r.f),
+                     0);
     rig_wait(&r);
     ck_assert_uint_ge(r.q->progress, before + 9);
     buffer_unref(a.buf);
@@ -208,7 +209,8 @@ START_TEST(queue_stamps_rise)
     for (int i = 0; i < 4; i++) {
         ck_assert_int_eq(backend_stamp(r.q, (uint64_t *)at->host + i, &r.f), 0);
         if (i == 1)
-            ck_assert_int_eq(backend_gemm_high(r.q, &(struct gemm_high){a, a, NULL, y}, &r.f), 0);
+            ck_assert_int_eq(
+                backend_gemm_high(r.q, &(struct gemm_high){.a = a, .b = a, .out = y}, &r.f), 0);
     }
     if (!rig_cuda()) {
         ck_assert(!read[0] && !read[3]);
@@ -261,7 +263,7 @@ START_TEST(queue_post_survives_each_failed_allocation)
     rig_open(&r, CPU_LEVEL_AUTO, 1, _i);
     struct tensor a = rig_tensor(&r, DTYPE_F32, 1, 1, (float[]){2.0f});
     struct tensor y = rig_tensor(&r, DTYPE_F32, 1, 1, (float[]){0.0f});
-    struct gemm_high g = {a, a, NULL, y};
+    struct gemm_high g = {.a = a, .b = a, .out = y};
     mem_fault_arm(0, false);
     ck_assert_int_eq(backend_gemm_high(r.q, &g, &r.f), FP8D_ERESOURCE_EXHAUSTED);
     mem_fault_arm(-1, false);

@@ -52,7 +52,7 @@ static uint32_t with_bias(enum dtype bias_type, const void *value, enum dtype ou
 /* x[rows, k] * w[n, k]^T in F32 of float32 operands that the caller filled. */
 static void high(const struct tensor *x, const struct tensor *w, const struct tensor *y)
 {
-    int rc = backend_gemm_high(rig.q, &(struct gemm_high){*x, *w, NULL, *y}, &rig.f);
+    int rc = backend_gemm_high(rig.q, &(struct gemm_high){.a = *x, .b = *w, .out = *y}, &rig.f);
     ck_assert_msg(!rc, "%s", rig.f.text);
     rig_wait(&rig);
 }
@@ -150,7 +150,8 @@ START_TEST(gemm_carries_e5m2_infinities)
     struct qtensor *a = rig_adopt(&rig, DTYPE_F8_E5M2, 2, 2, (uint8_t[]){0x7c, 0, 0x7c, 0xfc}, 1);
     struct qtensor *b = rig_adopt(&rig, DTYPE_F8_E4M3, 1, 2, (uint8_t[]){0x38, 0x38}, 1);
     struct tensor y = rig_tensor(&rig, DTYPE_F32, 2, 1, NULL);
-    ck_assert_int_eq(backend_gemm(rig.q, &(struct gemm){.a = a, .b = b, .out = y, .precise = true}, &rig.f), 0);
+    ck_assert_int_eq(
+        backend_gemm(rig.q, &(struct gemm){.a = a, .b = b, .out = y, .precise = true}, &rig.f), 0);
     rig_wait(&rig);
     ck_assert_mem_eq(y.buf->host, ((uint32_t[]){0x7f800000, 0x7fc00000}), 8);
     buffer_unref(y.buf);
