@@ -1,10 +1,13 @@
 #include "base/ledger.h"
 
 #include <assert.h>
+#include <stddef.h>
 
 void ledger_init(struct ledger *l, uint64_t cap)
 {
     l->cap = cap;
+    l->name = "memory limit";
+    l->device = NULL;
     atomic_init(&l->used, 0);
     atomic_init(&l->peak, 0);
 }
@@ -15,9 +18,8 @@ int ledger_charge(struct ledger *l, uint64_t bytes, const char *what, struct fau
     do {
         if (bytes > l->cap || used > l->cap - bytes) {
             int rc = fault_set(f, FP8D_ERESOURCE_EXHAUSTED,
-                               "%s needs %llu bytes, but %llu of the memory limit of %llu are in "
-                               "use",
-                               what, (unsigned long long)bytes, (unsigned long long)used,
+                               "%s needs %llu bytes, but %llu of the %s of %llu are in use", what,
+                               (unsigned long long)bytes, (unsigned long long)used, l->name,
                                (unsigned long long)l->cap);
             f->retry_after_ms = 100;
             return rc;

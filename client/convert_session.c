@@ -96,6 +96,8 @@ int convert_status(struct fp8d_result *r, const Fp8d__V1__StatusReply *m, struct
         .forwards_done = m->forwards_done,
         .progress_age_ms = m->progress_age_ms,
         .draining = m->draining,
+        .device_memory_used = m->device_memory_used,
+        .device_memory_total = m->device_memory_total,
         .plans = m->plans,
     };
     r->body = s;

@@ -341,12 +341,13 @@ struct fp8d_status {
     uint64_t uptime_ms;
     const char *backend, *device;
     const char *backend_reason; /* why this backend was taken */
-    uint64_t memory_used, memory_limit, memory_peak; /* bytes that clients made it use */
+    uint64_t memory_used, memory_limit, memory_peak; /* bytes of host memory, for its clients */
     uint32_t connections, models, contexts, scopes;
     uint32_t queued, running; /* compute requests */
     uint64_t requests_done, forwards_done;
     uint64_t progress_age_ms; /* since the compute queue last moved while it had work; 0: idle */
     bool draining;            /* it is stopping */
+    uint64_t device_memory_used, device_memory_total; /* bytes of a GPU's arena; CPU backend: 0 */
     const char *plans; /* algorithms of a GPU's GEMMs: "auto", "timed", "reproducible" */
 };
 

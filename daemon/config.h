@@ -31,6 +31,9 @@
     X(backend_dir, TEXT, "", 0, 4095, "DIR",                                                       \
       "where backend modules are; empty: lib/fp8d under the binary's prefix")                      \
     X(device, COUNT, "0", 0, 63, "N", "number of the GPU")                                         \
+    X(device_memory, SHARE, "80%", 256 << 20, (uint64_t)1 << 50, "BYTES|N%",                       \
+      "memory that a GPU's daemon takes at its start for all it will hold there; N% is of what is " \
+      "free then")                                                                                 \
     X(cpu_threads, COUNT, "0", 0, 1024, "N", "threads of the CPU backend; 0: one per core")        \
     X(cpu_level, CHOICE, "auto", 0, 0, "auto|baseline|v3|v4",                                      \
       "instruction set of the CPU backend; all give the same bits")                                \
@@ -38,7 +41,7 @@
       "algorithms of a GPU's GEMMs: the fastest of some that are timed, or the library's first "   \
       "answer, which is the same in every process; auto times those of eval alone")                \
     X(memory_limit, MEMORY, "80%", 1 << 20, UINT64_MAX, "BYTES|N%",                                \
-      "all that clients can make the daemon hold; N% is of the host's memory")                     \
+      "all host memory that clients can make the daemon hold; N% is of the host's")                     \
     X(connections_max, COUNT, "1024", 1, 65536, "N", "clients at once")                            \
     X(meta_max, BYTES, "64K", 1024, 1 << 20, "BYTES", "meta part of one frame")                    \
     X(payload_max, BYTES, "1G", 1 << 10, (uint64_t)1 << 40, "BYTES", "payload of one frame")       \

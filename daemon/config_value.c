@@ -46,14 +46,29 @@ static bool with_unit(const char *text, const struct unit *units, uint64_t *out)
     return false;
 }
 
+/* 1% to 100%, as the number. */
 static bool percent(const char *text, uint64_t *out)
 {
     const char *end;
-    uint64_t v;
+    return digits(text, 10, out, &end) && strcmp(end, "%") == 0 && *out >= 1 && *out <= 100;
+}
+
+static bool of_the_host(const char *text, uint64_t *out)
+{
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (!digits(text, 10, &v, &end) || strcmp(end, "%") != 0 || v < 1 || v > 100 || pages <= 0)
+    if (!percent(text, out) || pages <= 0)
         return false;
-    *out = (uint64_t)pages * (uint64_t)page / 100 * v;
+    *out *= (uint64_t)pages * (uint64_t)page / 100;
+    return true;
+}
+
+static bool share(const char *text, uint64_t *out)
+{
+    if (with_unit(text, byte_units, out))
+        return !(*out & CONFIG_PERCENT);
+    if (!percent(text, out))
+        return false;
+    *out |= CONFIG_PERCENT;
     return true;
 }
 
@@ -98,7 +113,9 @@ static bool parse(const struct config_rule *rule, const char *text, uint64_t *ou
     case CONFIG_BYTES:
         return with_unit(text, byte_units, out);
     case CONFIG_MEMORY:
-        return with_unit(text, byte_units, out) || percent(text, out);
+        return with_unit(text, byte_units, out) || of_the_host(text, out);
+    case CONFIG_SHARE:
+        return share(text, out);
     case CONFIG_TIME:
         return with_unit(text, time_units, out);
     case CONFIG_MODE:
@@ -121,6 +138,7 @@ static const char *needed(enum config_kind kind)
     case CONFIG_BYTES:
         return "a number of bytes such as 65536, 64K or 1G";
     case CONFIG_MEMORY:
+    case CONFIG_SHARE:
         return "a number of bytes such as 8G, or a share such as 80%";
     case CONFIG_TIME:
         return "a time such as 250ms, 30s or 5min";
@@ -160,7 +178,9 @@ int config_value_parse(const struct config_rule *rule, const char *text, uint64_
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "is \"%s\", needed %s%s%s", shown,
                          needed(rule->kind), list ? " " : "", list ? rule->words : "");
     }
-    if (rule->kind != CONFIG_CHOICE && (v < rule->lowest || v > rule->highest))
+    bool ranged =
+        rule->kind != CONFIG_CHOICE && !(rule->kind == CONFIG_SHARE && v & CONFIG_PERCENT);
+    if (ranged && (v < rule->lowest || v > rule->highest))
         return out_of_range(rule, shown, v, f);
     *out = v;
     return 0;

@@ -11,6 +11,7 @@ enum config_kind {
     CONFIG_COUNT,  /* 0, 17 */
     CONFIG_BYTES,  /* 65536, 64K, 1G: K M G T are powers of 1024 */
     CONFIG_MEMORY, /* the same, or 80%: of the host's memory */
+    CONFIG_SHARE,  /* the same, but who knows the whole is asked later: see CONFIG_PERCENT */
     CONFIG_TIME,   /* 50s, 5min, 250ms, 1h; a bare number is seconds. Kept in milliseconds */
     CONFIG_MODE,   /* 0660: octal */
     CONFIG_CHOICE, /* one of words, kept as its position */
@@ -18,10 +19,14 @@ enum config_kind {
     CONFIG_PATHS,  /* absolute paths, separated by colons */
 };
 
+/* A SHARE of 80% is kept as CONFIG_PERCENT + 80; without this bit it is bytes. */
+#define CONFIG_PERCENT ((uint64_t)1 << 63)
+
 /* How each kind is kept. */
 #define CONFIG_TYPE_COUNT uint64_t
 #define CONFIG_TYPE_BYTES uint64_t
 #define CONFIG_TYPE_MEMORY uint64_t
+#define CONFIG_TYPE_SHARE uint64_t
 #define CONFIG_TYPE_TIME uint64_t
 #define CONFIG_TYPE_MODE uint64_t
 #define CONFIG_TYPE_CHOICE uint64_t

@@ -24,6 +24,10 @@ static void module_log(enum host_log level, const char *text)
 static int open_cuda(const struct config *c, struct backend **out, struct fault *f)
 {
     struct module_options o = {.device = (unsigned)c->device};
+    if (c->device_memory & CONFIG_PERCENT)
+        o.memory_percent = (unsigned)(c->device_memory & ~CONFIG_PERCENT);
+    else
+        o.memory = c->device_memory;
     return module_open_cuda(c->backend_dir, &o, module_log, out, f);
 }
 

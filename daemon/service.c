@@ -153,10 +153,23 @@ static struct net_options net_options(const struct service *s, int listen_fd)
 
 /* --- parts --- */
 
+/* A GPU's arena is bounded by its own size, and takes nothing of the host's limit. */
+static void open_ledgers(struct service *s)
+{
+    struct backend_info info;
+    backend_info(s->backend, &info);
+    ledger_init(&s->ledger, s->config->memory_limit);
+    if (info.unified)
+        return;
+    ledger_init(&s->device_ledger, info.memory_total);
+    s->device_ledger.name = "device memory";
+    s->ledger.device = &s->device_ledger;
+}
+
 static int open_engine(struct service *s, struct fault *f)
 {
     const struct config *c = s->config;
-    ledger_init(&s->ledger, c->memory_limit);
+    open_ledgers(s);
     struct engine_options o = {
         .backend = s->backend,
         .ledger = &s->ledger,
@@ -202,7 +215,8 @@ static void say_ready(struct service *s)
     backend_info(s->backend, &info);
     log_line(LOG_INFO,
              LOG_PAIRS(LOG_TEXT("backend", info.name), LOG_TEXT("device", info.device),
-                       LOG_TEXT("socket", s->socket), LOG_NUM("memory_limit", s->ledger.cap)),
+                       LOG_TEXT("socket", s->socket), LOG_NUM("memory_limit", s->ledger.cap),
+                       LOG_NUM("device_memory", info.memory_total)),
              "fp8d %s is ready, computing on %s: %s", s->version, info.name, s->reason);
     snprintf(lines, sizeof lines, "READY=1\nSTATUS=serving on %.200s, computing on %s: %s\n",
              s->socket, info.name, s->reason);

@@ -18,6 +18,7 @@ struct service {
     const char *version;
     struct notify notify;
     struct ledger ledger;
+    struct ledger device_ledger; /* of a GPU's arena */
     struct backend *backend;
     struct server *server;
     struct engine *engine;

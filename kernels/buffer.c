@@ -33,7 +33,7 @@ int buffer_new(struct backend *b, struct ledger *l, enum buffer_kind kind, uint6
     if (!buf)
         return fault_set(f, FP8D_ERESOURCE_EXHAUSTED, "%s: no memory for its description", what);
     buf->backend = b;
-    buf->ledger = l;
+    buf->ledger = l && l->device && kind == BUFFER_DEVICE ? l->device : l;
     buf->kind = kind;
     buf->bytes = bytes;
     atomic_init(&buf->refs, 1);

@@ -1,6 +1,6 @@
 /* buffer.h - counted backend memory, and the tensor view over it.
  *
- * A buffer is charged to the ledger before it is allocated and given back when the last reference
+ * A buffer is charged to the ledger (of BUFFER_DEVICE to its device's, if it has one) before it is allocated and given back when the last reference
  * goes. Creating and dropping are thread-safe; the bytes belong to whoever the queue order says.
  */
 #ifndef FP8D_KERNELS_BUFFER_H
@@ -22,7 +22,7 @@ enum buffer_kind {
 
 struct buffer {
     struct backend *backend;
-    struct ledger *ledger; /* may be NULL */
+    struct ledger *ledger; /* that was charged; may be NULL */
     enum buffer_kind kind;
     void *data;  /* address for backend operations, 64-byte aligned (CUDA device memory: 256) */
     void *host;  /* address for the host, or NULL; on the CPU backend always data */

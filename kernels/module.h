@@ -30,10 +30,11 @@ struct backend_host {
 };
 
 struct module_options {
-    unsigned device;   /* number of the GPU */
-    uint64_t memory;   /* bytes of the device arena; 0: four fifths of what is free */
-    bool reproducible; /* every GEMM is, whatever is asked of each: for tests and benches */
-    unsigned spin_us;  /* how long a completion thread polls before it sleeps; 0: 100 */
+    unsigned device;         /* number of the GPU */
+    uint64_t memory;         /* bytes of the device arena; 0: the share below */
+    unsigned memory_percent; /* 1 to 100, of what is free when the backend opens; 0: 80 */
+    bool reproducible;       /* every GEMM is, whatever is asked of each: for tests and benches */
+    unsigned spin_us;        /* how long a completion thread polls before it sleeps; 0: 100 */
 };
 
 /* Constant, in the module. */

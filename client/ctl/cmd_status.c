@@ -23,6 +23,8 @@ static int status_json(struct ctl *ctl, const struct fp8d_status *s)
     json_put(ctl, o, "memory_used", json_u64(s->memory_used));
     json_put(ctl, o, "memory_limit", json_u64(s->memory_limit));
     json_put(ctl, o, "memory_peak", json_u64(s->memory_peak));
+    json_put(ctl, o, "device_memory_used", json_u64(s->device_memory_used));
+    json_put(ctl, o, "device_memory_total", json_u64(s->device_memory_total));
     json_put(ctl, o, "connections", json_u64(s->connections));
     json_put(ctl, o, "models", json_u64(s->models));
     json_put(ctl, o, "contexts", json_u64(s->contexts));
@@ -49,6 +51,9 @@ static void status_print(const struct fp8d_status *s)
         printf("plans       %s\n", ctl_text(text, s->plans));
     printf("memory      %s of %s, at most %s so far\n", bytes_text(s->memory_used, a),
            bytes_text(s->memory_limit, b), bytes_text(s->memory_peak, c));
+    if (s->device_memory_total)
+        printf("gpu memory  %s of %s\n", bytes_text(s->device_memory_used, a),
+               bytes_text(s->device_memory_total, b));
     printf("holds       models %u, contexts %u, scopes %u; connections %u\n", s->models,
            s->contexts, s->scopes, s->connections);
     printf("requests    %u queued, %u running, %" PRIu64 " done, of them %" PRIu64 " forwards\n",

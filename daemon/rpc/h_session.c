@@ -142,6 +142,8 @@ void rpc_status(struct request *rq)
     m.contexts = e->contexts;
     m.scopes = e->scopes;
     m.draining = rpc->draining;
+    m.device_memory_used = info.unified ? 0 : info.memory_used;
+    m.device_memory_total = info.unified ? 0 : info.memory_total;
     m.plans = (char *)(uintptr_t)plans_name(e->o.plans);
     request_answer(rq, &m.base, NULL, 0);
 }

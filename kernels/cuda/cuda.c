@@ -139,7 +139,7 @@ static int fill(struct cuda *c, const struct module_options *o, struct fault *f)
     if (!rc)
         rc = blas_check(c, cublasLtCreate(&c->blas), f, "cublasLtCreate");
     if (!rc)
-        rc = cuda_memory_open(c, o->memory, f);
+        rc = cuda_memory_open(c, o, f);
     return rc;
 }
 

@@ -57,7 +57,7 @@ struct cuda {
 };
 
 /* memory.c */
-int cuda_memory_open(struct cuda *c, uint64_t budget, struct fault *f);
+int cuda_memory_open(struct cuda *c, const struct module_options *o, struct fault *f);
 void cuda_memory_close(struct cuda *c);
 uint64_t cuda_alloc_size(struct backend *b, enum buffer_kind kind, uint64_t bytes);
 int cuda_alloc(struct backend *b, struct buffer *buf, struct fault *f);

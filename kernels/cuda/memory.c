@@ -8,14 +8,27 @@
 #define REGION_BYTES                                                                               \
     ((uint64_t)64 << 20) /* pinning costs 0.46 s per GiB: rarely, in large pieces */
 #define REGION_STEP ((uint64_t)2 << 20)
+#define PERCENT_DEFAULT 80u
 
-static int open_arena(struct cuda *c, uint64_t budget, struct fault *f)
+static uint64_t arena_bytes(const struct module_options *o, uint64_t free_bytes)
+{
+    unsigned percent = o->memory_percent ? o->memory_percent : PERCENT_DEFAULT;
+    return (o->memory ? o->memory : free_bytes / 100 * percent) & ~(REGION_STEP - 1);
+}
+
+static int open_arena(struct cuda *c, const struct module_options *o, struct fault *f)
 {
     size_t free_bytes, total;
     int rc = cuda_check(c, cudaMemGetInfo(&free_bytes, &total), f, "cudaMemGetInfo");
     if (rc)
         return rc;
-    uint64_t bytes = (budget ? budget : free_bytes / 5 * 4) & ~(REGION_STEP - 1);
+    uint64_t bytes = arena_bytes(o, free_bytes);
+    if (!bytes || bytes > free_bytes)
+        return fault_set(f, FP8D_ERESOURCE_EXHAUSTED,
+                         "device_memory asks for %llu bytes of GPU %d, of which %llu of %llu are "
+                         "free",
+                         (unsigned long long)bytes, c->device, (unsigned long long)free_bytes,
+                         (unsigned long long)total);
     rc = cuda_check(c, cudaMalloc(&c->arena, bytes), f,
                     "taking %llu bytes of device memory, of which %llu of %llu are free",
                     (unsigned long long)bytes, (unsigned long long)free_bytes,
@@ -46,12 +59,12 @@ static int add_region(struct cuda *c, uint64_t bytes, struct fault *f)
     return 0;
 }
 
-int cuda_memory_open(struct cuda *c, uint64_t budget, struct fault *f)
+int cuda_memory_open(struct cuda *c, const struct module_options *o, struct fault *f)
 {
     heap_init(&c->device_heap, CUDA_STEP_DEVICE);
     heap_init(&c->host_heap, CUDA_STEP_HOST);
     pthread_mutex_init(&c->regions_lock, NULL);
-    int rc = open_arena(c, budget, f);
+    int rc = open_arena(c, o, f);
     return rc ? rc : add_region(c, REGION_BYTES, f);
 }
 

@@ -171,6 +171,39 @@ START_TEST(parity_full_arena_is_refused)
 }
 END_TEST
 
+static int open_with(uint64_t memory, unsigned percent, struct backend **b, struct fault *f)
+{
+    struct module_options o = {.memory = memory, .memory_percent = percent};
+    return module_open_cuda(getenv("FP8D_TEST_BACKEND_DIR"), &o, rig_log, b, f);
+}
+
+/* The arena has the bytes asked for, in steps of 2 MiB, or the share; more than is free is refused
+ * with the numbers before any of it is taken. */
+START_TEST(parity_arena_is_what_was_asked_for)
+{
+    struct backend *one = NULL, *ten = NULL, *none = NULL;
+    struct backend_info bytes, first, share;
+    struct fault f = {0};
+    ck_assert_msg(!open_with((uint64_t)513 << 20, 7, &one, &f), "%s", f.text);
+    backend_info(one, &bytes);
+    ck_assert_uint_eq(bytes.memory_total, (uint64_t)512 << 20);
+    backend_close(one);
+    ck_assert_msg(!open_with(0, 1, &one, &f), "%s", f.text);
+    ck_assert_msg(!open_with(0, 10, &ten, &f), "%s", f.text);
+    backend_info(one, &first);
+    backend_info(ten, &share);
+    /* Of what is free: the first took a hundredth of it, and either opening some for itself. */
+    ck_assert_uint_le(share.memory_total, 10 * first.memory_total + ((uint64_t)20 << 20));
+    ck_assert_uint_ge(share.memory_total, 9 * first.memory_total);
+    ck_assert_int_eq(open_with((uint64_t)1 << 50, 0, &none, &f), FP8D_ERESOURCE_EXHAUSTED);
+    ck_assert_msg(strstr(f.text, "device_memory asks for 1125899906842624 bytes of GPU 0"), "%s",
+                  f.text);
+    ck_assert_ptr_null(none);
+    backend_close(one);
+    backend_close(ten);
+}
+END_TEST
+
 TCase *parity_queue_case(void)
 {
     TCase *c = tcase_create("queue");
@@ -181,5 +214,6 @@ TCase *parity_queue_case(void)
     tcase_add_test(c, parity_notes_fire_in_order);
     tcase_add_test(c, parity_lone_operations_end);
     tcase_add_test(c, parity_full_arena_is_refused);
+    tcase_add_test(c, parity_arena_is_what_was_asked_for);
     return c;
 }

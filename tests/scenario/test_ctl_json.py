@@ -86,7 +86,8 @@ def questions():
     keys("status", ["status"],
          ["server_version", "instance", "pid", "uptime_ms", "backend", "device", "backend_reason",
           "plans",
-          "memory_used", "memory_limit", "memory_peak", "connections", "models", "contexts",
+          "memory_used", "memory_limit", "memory_peak", "device_memory_used", "device_memory_total",
+          "connections", "models", "contexts",
           "scopes", "queued", "running", "requests_done", "forwards_done", "progress_age_ms",
           "draining"])
     got = keys("models, none", ["models"], ["models"])
@@ -239,7 +240,7 @@ def state(tmp):
     _, out, _ = ctl("scaling", "m", "--reset")
     _, more, _ = ctl("recipe", "m", "--margin", "1")
     tap.is_("what people read", out == "m is reset: 18 sites\n" and
-            more.startswith("model     m\nrecipe    delayed hybrid history 5 max margin 1\nnote "),
+            more.startswith("model     m\nrecipe    delayed hybrid history 5 max margin 1 precise\nnote "),
             out + more)
 
 

@@ -194,6 +194,36 @@ START_TEST(memory_of_a_model_under_an_open_scope)
 }
 END_TEST
 
+/* A device with an account of its own: a model that does not fit there is refused with the numbers,
+ * whatever the host has, and nothing moved; one that does is charged there. */
+START_TEST(memory_of_a_device_has_its_own_account)
+{
+    struct fix f;
+    struct ledger device;
+    fix_open(&f);
+    struct desk_layer layer = {"l", OUT, IN, f.w, f.bias};
+    struct desk_frame *before = desk_scaling(f.desk, 1, "m");
+    uint64_t used = ledger_used(&f.desk->ledger);
+    ledger_init(&device, OUT * IN * 4 - 1);
+    device.name = "device memory";
+    f.desk->ledger.device = &device;
+    ck_assert_uint_eq(desk_load(f.desk, 1, "n", &layer, 1, NULL, f.a.text), 8);
+    ck_assert_msg(strstr(f.a.text, " of the device memory of 6143 are in use"), "%s", f.a.text);
+    ck_assert(ledger_used(&device) == 0 && ledger_used(&f.desk->ledger) == used);
+    struct desk_frame *after = desk_scaling(f.desk, 1, "m");
+    ck_assert(before->meta_len == after->meta_len);
+    device.cap = 1u << 20;
+    ck_assert_msg(!desk_load(f.desk, 1, "n", &layer, 1, NULL, f.a.text), "%s", f.a.text);
+    ck_assert_uint_ge(ledger_used(&device), OUT * IN * 4);
+    ck_assert(!ask_drop_model(&f.a, "n", NULL));
+    ck_assert(ledger_used(&device) == 0 && ledger_used(&f.desk->ledger) == used);
+    f.desk->ledger.device = NULL;
+    desk_frame_free(before);
+    desk_frame_free(after);
+    fix_close(&f);
+}
+END_TEST
+
 /* --- resident tensors --- */
 
 /* An input that was put, and an output that was kept, are to the bit what travels inline. */
@@ -268,6 +298,7 @@ int main(void)
     tcase_add_test(c, memory_returns_when_a_connection_ends);
     tcase_add_test(c, memory_returns_to_the_start);
     tcase_add_test(c, memory_of_a_model_under_an_open_scope);
+    tcase_add_test(c, memory_of_a_device_has_its_own_account);
     tcase_add_loop_test(c, resident_equals_inline, 0, 5);
     tcase_add_test(c, resident_output_of_a_refused_forward);
     suite_add_tcase(s, c);

@@ -42,6 +42,8 @@ START_TEST(ledger_refuses_past_the_cap)
     ck_assert_int_eq(ledger_charge(&l, 400, "input tensor", &f), 0);
     ck_assert_int_eq(ledger_charge(&l, 600, "input tensor", &f), 0);
     ck_assert_int_eq(ledger_charge(&l, 1, "input tensor", &f), FP8D_ERESOURCE_EXHAUSTED);
+    ck_assert_str_eq(f.text, "input tensor needs 1 bytes, but 1000 of the memory limit of 1000 are "
+                             "in use");
     ck_assert_uint_eq(ledger_used(&l), CAP);
     ck_assert_ptr_nonnull(strstr(f.text, "input tensor needs 1 bytes"));
     ck_assert_ptr_nonnull(strstr(f.text, "1000"));

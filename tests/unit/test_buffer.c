@@ -65,6 +65,31 @@ START_TEST(buffer_respects_the_ledger)
 }
 END_TEST
 
+/* A device's account is charged in place of the ledger for what is on the device alone, and its
+ * sentence has its name and the numbers. */
+START_TEST(buffer_charges_a_device_apart)
+{
+    struct ledger l, device;
+    struct buffer *there = NULL, *here = NULL, *more = NULL;
+    ledger_init(&l, 1u << 20);
+    ledger_init(&device, 4096);
+    device.name = "device memory";
+    l.device = &device;
+    ck_assert_int_eq(buffer_new(rig.b, &l, BUFFER_DEVICE, 4096, "x", &there, &rig.f), 0);
+    ck_assert_int_eq(buffer_new(rig.b, &l, BUFFER_HOST, 8192, "y", &here, &rig.f), 0);
+    ck_assert(ledger_used(&device) == 4096 && ledger_used(&l) == 8192);
+    int rc = buffer_new(rig.b, &l, BUFFER_DEVICE, 4096, "z", &more, &rig.f);
+    ck_assert_int_eq(rc, FP8D_ERESOURCE_EXHAUSTED);
+    ck_assert_str_eq(rig.f.text,
+                     "z needs 4096 bytes, but 4096 of the device memory of 4096 are in use");
+    ck_assert(ledger_used(&device) == 4096 && ledger_used(&l) == 8192);
+    l.device = NULL; /* what was charged there is given back there */
+    buffer_unref(there);
+    buffer_unref(here);
+    ck_assert(ledger_used(&device) == 0 && ledger_used(&l) == 0);
+}
+END_TEST
+
 /* A size that no address space holds is an error, not a wrap. */
 START_TEST(buffer_refuses_absurd_sizes)
 {
@@ -127,6 +152,7 @@ int main(void)
     if (!rig_cuda()) /* counts bytes of the host, which a GPU's backend does not */
         tcase_add_test(c, buffer_lives_until_the_last_reference);
     tcase_add_test(c, buffer_respects_the_ledger);
+    tcase_add_test(c, buffer_charges_a_device_apart);
     tcase_add_loop_test(c, buffer_refuses_absurd_sizes, 0, 3);
     tcase_add_test(c, buffer_may_be_empty);
     tcase_add_test(c, buffer_refuses_unknown_kinds);

@@ -44,12 +44,9 @@ static Fp8d__V1__Recipe some_recipe(void)
 
 static void check_recipe(const struct fp8d_recipe *r)
 {
-    ck_assert_int_eq(r->kind, FP8D_RECIPE_CURRENT);
-    ck_assert_int_eq(r->format, FP8D_FORMAT_E4M3);
-    ck_assert_int_eq(r->amax_algo, FP8D_AMAX_MOST_RECENT);
-    ck_assert_uint_eq(r->amax_history_len, 17);
-    ck_assert_uint_eq(r->margin, 3);
-    ck_assert(r->margin_set);
+    ck_assert(r->kind == FP8D_RECIPE_CURRENT && r->format == FP8D_FORMAT_E4M3);
+    ck_assert(r->amax_algo == FP8D_AMAX_MOST_RECENT && r->amax_history_len == 17);
+    ck_assert(r->margin == 3 && r->margin_set);
     ck_assert_int_eq(r->fprop_accumulation, FP8D_ACCUMULATION_PRECISE);
 }
 
@@ -71,10 +68,7 @@ static void check_cast(const struct fp8d_cast *c, float base)
 {
     ck_assert_int_eq(c->dtype, FP8D_F8_E5M2);
     ck_assert(c->scale == base + 1 && c->scale_inv == base + 2 && c->amax == base + 3);
-    ck_assert_uint_eq(c->saturated, 4);
-    ck_assert_uint_eq(c->flushed, 5);
-    ck_assert_uint_eq(c->nonfinite, 6);
-    ck_assert(c->uncalibrated);
+    ck_assert(c->saturated == 4 && c->flushed == 5 && c->nonfinite == 6 && c->uncalibrated);
 }
 
 /* --- cases: fields --- */
@@ -91,10 +85,8 @@ START_TEST(test_head)
     m.head = &head;
     struct fp8d_result *r = good(REQUEST_PING, &m);
     const struct fp8d_reply *reply = fp8d_result_reply(r);
-    ck_assert_uint_eq(reply->incarnation, 1);
-    ck_assert_uint_eq(reply->weight_version, 2);
-    ck_assert_uint_eq(reply->queue_us, 3);
-    ck_assert_uint_eq(reply->run_us, 4);
+    ck_assert(reply->incarnation == 1 && reply->weight_version == 2);
+    ck_assert(reply->queue_us == 3 && reply->run_us == 4);
     fp8d_result_free(r);
 }
 END_TEST
@@ -123,6 +115,8 @@ START_TEST(test_status)
     m.progress_age_ms = 22;
     m.contexts = 23;
     m.scopes = 24;
+    m.device_memory_used = 25;
+    m.device_memory_total = 26;
     m.draining = true;
     struct fp8d_result *r = good(REQUEST_STATUS, &m);
     const struct fp8d_status *s = fp8d_result_status(r);
@@ -135,8 +129,9 @@ START_TEST(test_status)
     uint64_t got[] = {s->pid,         s->uptime_ms,     s->memory_used,   s->memory_limit,
                       s->memory_peak, s->connections,   s->models,        s->queued,
                       s->running,     s->requests_done, s->forwards_done, s->progress_age_ms,
-                      s->contexts,    s->scopes};
-    for (uint64_t i = 0; i < 14; i++)
+                      s->contexts,    s->scopes,        s->device_memory_used,
+                      s->device_memory_total};
+    for (uint64_t i = 0; i < 16; i++)
         ck_assert_uint_eq(got[i], 11 + i);
     ck_assert(s->draining);
     ck_assert_ptr_null(fp8d_result_models(r));

@@ -125,6 +125,28 @@ START_TEST(config_memory)
 }
 END_TEST
 
+/* device_memory is bytes, or a percentage of what only the GPU knows: kept as it is. */
+START_TEST(config_share)
+{
+    ck_assert_uint_eq(c.device_memory, CONFIG_PERCENT + 80);
+    set("device_memory", "1%", true);
+    ck_assert_uint_eq(c.device_memory, CONFIG_PERCENT + 1);
+    set("device_memory", "100%", true);
+    ck_assert_uint_eq(c.device_memory, CONFIG_PERCENT + 100);
+    set("device_memory", "256M", true);
+    ck_assert_uint_eq(c.device_memory, 256u << 20);
+    set("device_memory", "1024T", true);
+    ck_assert_uint_eq(c.device_memory, (uint64_t)1 << 50);
+    static const char *const wrong[] = {
+        "", "0%", "101%", "%", "50%%", "1.5G", "255M", "1025T", "9223372036854775808", "-1%"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        set("device_memory", wrong[i], false);
+    ck_assert_uint_eq(c.device_memory, (uint64_t)1 << 50); /* untouched by what failed */
+    set("device_memory", "101%", false);
+    ck_assert_ptr_nonnull(strstr(f.text, "or a share such as 80%"));
+}
+END_TEST
+
 /* Times take ms, s, min, h; a bare number is seconds. */
 START_TEST(config_times)
 {
@@ -281,6 +303,8 @@ START_TEST(config_print_round_trip)
     char text[8192] = "", again[8192] = "";
     set("payload_max", "3G", true);
     set("load_roots", "/models", true);
+    set("device_memory", "42%", true);
+    set("plans", "reproducible", true);
     FILE *out = fmemopen(text, sizeof text, "w");
     config_print(&c, out);
     fclose(out);
@@ -289,6 +313,8 @@ START_TEST(config_print_round_trip)
     ck_assert_int_eq(config_init(&c, &f), 0);
     good(text);
     ck_assert_uint_eq(c.payload_max, (uint64_t)3 << 30);
+    ck_assert_uint_eq(c.device_memory, CONFIG_PERCENT + 42);
+    ck_assert_uint_eq(c.plans, 2);
     out = fmemopen(again, sizeof again, "w");
     config_print(&c, out);
     fclose(out);
@@ -335,6 +361,7 @@ int main(void)
     tcase_add_test(t, config_defaults);
     tcase_add_test(t, config_bytes);
     tcase_add_test(t, config_memory);
+    tcase_add_test(t, config_share);
     tcase_add_test(t, config_times);
     tcase_add_test(t, config_bounds);
     tcase_add_test(t, config_other_kinds);
