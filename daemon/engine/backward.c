@@ -221,9 +221,15 @@ static int other_way(struct backward *w, const struct qtensor *t, const char *wh
     return rc;
 }
 
+static bool reproducible(const struct backward *w)
+{
+    return plans_reproducible(engine_of(w)->o.plans, MODE_TRAIN);
+}
+
 static int enqueue_dgrad(struct backward *w, struct fault *f)
 {
-    struct gemm g = {.a = w->dyq, .out = w->dx, .precise = true};
+    struct gemm g = {
+        .a = w->dyq, .out = w->dx, .precise = true, .reproducible = reproducible(w)};
     int rc = other_way(w, w->a.context->weight, "the transposed weight", &w->turned[0], &g.b,
                        &g.b_transposed, f);
     if (!rc)
@@ -242,6 +248,7 @@ static int enqueue_wgrad(struct backward *w, struct fault *f)
                 .rows = l->out,
                 .cols = l->in},
         .precise = true,
+        .reproducible = reproducible(w),
         .accumulate = l->gradient.held,
     };
 #ifdef FP8D_MUTANT_GRADIENT_ADDS
