@@ -167,6 +167,9 @@ static int enqueue_fp8(struct forward *w, struct fault *f)
         .precise = a->model->recipe.fprop == ACCUMULATION_PRECISE,
         .reproducible = plans_reproducible(a->lease->engine->o.plans, a->mode),
     };
+#ifdef FP8D_MUTANT_TRAIN_TIMED
+    g.reproducible = false;
+#endif
     rc = backend_gemm(a->lease->engine->queue, &g, f);
     if (!rc)
         rc = stage_back(a->lease->engine, &w->y, &w->output.high, f);
