@@ -210,6 +210,10 @@ int backend_norm(struct queue *q, const struct tensor *t, struct norm_report *re
 {
     if (!report)
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "norm.report is missing");
+    if ((uintptr_t)report % sizeof(double))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "norm.report is %llu bytes behind a multiple of 8, needed 0",
+                         (unsigned long long)((uintptr_t)report % sizeof(double)));
     int rc = check_tensor(q->backend, t, "norm.tensor", f);
     return rc ? rc : q->backend->ops->norm(q, t, report, f);
 }

@@ -217,6 +217,7 @@ static void run_all(void)
     (void)fprintf(stderr, "bench_gpu: %s\n", info.device);
     bench_copy();
     bench_casts();
+    bench_steps();
     bench_forwards();
     bench_host();
 }

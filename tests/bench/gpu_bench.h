@@ -55,6 +55,8 @@ const uint8_t *random_codes(void); /* CODES of them, on the host */
 /* gpu_layers.c */
 void bench_casts(void);
 void bench_forwards(void);
+/* gpu_step.c */
+void bench_steps(void);
 /* gpu_host.c: completion and host time */
 void bench_host(void);
 

@@ -6,6 +6,7 @@
 
 TCase *parity_cast_case(void);
 TCase *parity_state_case(void);
+TCase *parity_step_case(void);
 TCase *parity_gemm_case(void);
 TCase *parity_grad_case(void);
 TCase *parity_plan_case(void);

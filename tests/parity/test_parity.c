@@ -16,6 +16,7 @@ int main(void)
     Suite *s = suite_create("parity");
     suite_add_tcase(s, parity_cast_case());
     suite_add_tcase(s, parity_state_case());
+    suite_add_tcase(s, parity_step_case());
     suite_add_tcase(s, parity_gemm_case());
     suite_add_tcase(s, parity_grad_case());
     suite_add_tcase(s, parity_plan_case());
