@@ -43,7 +43,7 @@ struct cast {
     struct cast_report *report; /* inside a BUFFER_HOST buffer (its `data` address); not NULL */
     bool transposed;            /* make the second form too */
     /* [1, cols] of F32 that gets the sums of src's columns, of the values, not of the codes: the
-     * gradient of a bias, made in the pass over dy. No buffer: none. docs/numerics.md 5.4. */
+     * gradient of a bias, made in the pass over dy. No buffer: none. docs/numerics.md 5.5. */
     struct tensor sums;
     bool sums_add; /* add to what is there */
 };

@@ -1,6 +1,6 @@
 /* The cast that adds up the source's columns as well (the gradient of a bias), with or without a
  * second form: a tile's sums in float32 by the cast, then a small launch that adds the tiles of a
- * column in float64. No atomics: the same tensor gives the same bits. Rules: docs/numerics.md 5.4.
+ * column in float64. No atomics: the same tensor gives the same bits. Rules: docs/numerics.md 5.5.
  */
 #include "kernels/cuda/cast_forms.cuh"
 
