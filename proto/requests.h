@@ -44,7 +44,9 @@
     X(CheckNumerics, CHECK_NUMERICS, 35, RUN, ORDERED, check_numerics)                             \
     X(Backward, BACKWARD, 40, TRAIN, ORDERED, backward)                                            \
     X(ZeroGrad, ZERO_GRAD, 41, TRAIN, ORDERED, zero_grad)                                          \
-    X(GetGradient, GET_GRADIENT, 42, RUN, ORDERED, get_gradient)
+    X(GetGradient, GET_GRADIENT, 42, RUN, ORDERED, get_gradient)                                   \
+    X(SetOptimizer, SET_OPTIMIZER, 43, TRAIN, ORDERED, set_optimizer)                              \
+    X(Step, STEP, 44, TRAIN, ORDERED, step)
 
 enum request_type {
 #define X(Name, NAME, type, class, order, snake) REQUEST_##NAME = (type),

@@ -73,6 +73,10 @@ static void install(struct edit *e)
     /* A calibration has seen the old weight's maximum; the new one is yet to be seen. */
     s->calibration_amax = 0.0f;
     s->calibration_seen = false;
+    /* Another weight has another master; moments go on, as for a parameter that is written to. */
+    optimizer_state_rebase(&l->weight_state);
+    if (e->bias.buf != l->weight.bias.buf)
+        optimizer_state_rebase(&l->bias_state);
     e->model->weight_version++;
     weight_replace(&l->weight, e->weight, e->bias, e->model->weight_version);
     e->weight = (struct tensor){0};

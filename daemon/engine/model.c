@@ -40,6 +40,8 @@ static void layer_fini(struct layer *l)
 {
     weight_fini(&l->weight);
     gradient_fini(&l->gradient);
+    optimizer_state_fini(&l->weight_state);
+    optimizer_state_fini(&l->bias_state);
     for (unsigned k = 0; k < SITE_KINDS; k++)
         site_fini(&l->sites[k]);
     mem_free(l->name);
@@ -131,7 +133,8 @@ uint64_t model_bytes(const struct model *m)
     uint64_t n = 0;
     for (size_t i = 0; i < m->layer_count; i++) {
         const struct layer *l = &m->layers[i];
-        n += weight_bytes(&l->weight) + gradient_bytes(&l->gradient);
+        n += weight_bytes(&l->weight) + gradient_bytes(&l->gradient) +
+             optimizer_state_bytes(&l->weight_state) + optimizer_state_bytes(&l->bias_state);
         for (unsigned k = 0; k < SITE_KINDS; k++)
             if (l->sites[k].state)
                 n += l->sites[k].state->charged + l->sites[k].mirror_buf->charged;

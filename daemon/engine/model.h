@@ -8,6 +8,7 @@
 #define FP8D_DAEMON_ENGINE_MODEL_H
 
 #include "daemon/engine/gradient.h"
+#include "daemon/engine/optimizer.h"
 #include "daemon/engine/site.h"
 #include "daemon/engine/weight.h"
 
@@ -21,6 +22,8 @@ struct layer {
     uint64_t in, out;
     struct weight weight;
     struct gradient gradient;
+    struct optimizer_own own;
+    struct optimizer_state weight_state, bias_state;
     struct site sites[SITE_KINDS]; /* OUTPUT and GRAD_INPUT have no memory: nothing is cast there */
 };
 
@@ -32,6 +35,7 @@ struct model {
     uint64_t incarnation;
     uint64_t weight_version;
     struct recipe recipe;
+    struct optimizer optimizer;
     bool frozen;
     bool gone;
     bool calibrating;      /* a calibrate request came since the last finish or abort */

@@ -141,6 +141,22 @@ void weight_make_primary(struct weight *w, struct qtensor *q, const struct cast_
     };
 }
 
+void weight_stepped(struct weight *w, const struct recipe *r, const struct scaler *site,
+                    uint64_t version, struct qtensor *q, const struct cast_report *report)
+{
+    weight_drop_copies(w);
+    w->version = version;
+    if (!q)
+        return;
+    if (w->primary.q) {
+        enum dtype origin = w->origin;
+        weight_make_primary(w, q, report, origin);
+        return;
+    }
+    w->train = (struct weight_copy){
+        .q = q, .key = wanted_key(w, r, site, true), .report = *report};
+}
+
 void weight_renumber(struct weight *w, uint64_t version)
 {
     w->version = version;

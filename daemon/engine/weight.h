@@ -84,6 +84,12 @@ void weight_replace(struct weight *w, struct tensor high, struct tensor bias, ui
 void weight_make_primary(struct weight *w, struct qtensor *q, const struct cast_report *report,
                          enum dtype origin);
 
+/* The weight was moved in place and is `version` now. q, unless NULL, is its FP8 form: the training copy
+ * (filed under the site's scale, `site` being the mirror before the next apply), or the primary weight.
+ * All other copies are let go. Takes over the reference. */
+void weight_stepped(struct weight *w, const struct recipe *r, const struct scaler *site,
+                    uint64_t version, struct qtensor *q, const struct cast_report *report);
+
 /* Another number for the same weight: copies follow. */
 void weight_renumber(struct weight *w, uint64_t version);
 

@@ -6,7 +6,7 @@
 #define COMPUTES(t)                                                                                \
     ((t) == REQUEST_FORWARD || (t) == REQUEST_CHECK_NUMERICS || (t) == REQUEST_BEGIN_SCOPE ||      \
      (t) == REQUEST_END_SCOPE || (t) == REQUEST_BACKWARD || (t) == REQUEST_ZERO_GRAD ||            \
-     (t) == REQUEST_GET_GRADIENT ||                                                                \
+     (t) == REQUEST_GET_GRADIENT || (t) == REQUEST_SET_OPTIMIZER || (t) == REQUEST_STEP ||         \
      (t) == REQUEST_FINISH_CALIBRATION || (t) == REQUEST_EDIT_WEIGHT ||                            \
      (t) == REQUEST_SET_SCALING || (t) == REQUEST_SET_RECIPE ||                                    \
      (t) == REQUEST_CREATE_MODEL)

@@ -90,3 +90,36 @@ unsigned ask_gradient(struct ask *a, const char *model, const char *layer, bool 
     desk_frame_free(frame);
     return code;
 }
+
+unsigned ask_optimizer(struct ask *a, const char *model, const Fp8d__V1__OptimizerOptions *o,
+                       Fp8d__V1__LayerOptions **layers, size_t count)
+{
+    Fp8d__V1__SetOptimizerRequest m = FP8D__V1__SET_OPTIMIZER_REQUEST__INIT;
+    m.model = (char *)(uintptr_t)model;
+    m.options = (Fp8d__V1__OptimizerOptions *)(uintptr_t)o;
+    m.layers = layers;
+    m.n_layers = count;
+    return desk_call(a->desk, a->conn, REQUEST_SET_OPTIMIZER, &m.base, NULL, 0, NULL, a->text);
+}
+
+unsigned ask_step(struct ask *a, const char *model, struct ask_step *s)
+{
+    Fp8d__V1__StepRequest m = FP8D__V1__STEP_REQUEST__INIT;
+    struct desk_frame *frame = NULL;
+    m.model = (char *)(uintptr_t)model;
+    m.step = s->step;
+    m.loss_scale = s->loss_scale;
+    m.max_norm = s->max_norm;
+    unsigned code = desk_call(a->desk, a->conn, REQUEST_STEP, &m.base, NULL, 0, &frame, a->text);
+    if (!code)
+        s->reply = fp8d__v1__step_reply__unpack(NULL, frame->meta_len, frame->meta);
+    desk_frame_free(frame);
+    return code;
+}
+
+void ask_step_free(struct ask_step *s)
+{
+    if (s->reply)
+        fp8d__v1__step_reply__free_unpacked(s->reply, NULL);
+    s->reply = NULL;
+}

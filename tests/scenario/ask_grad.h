@@ -27,4 +27,16 @@ struct ask_gradient {
 unsigned ask_gradient(struct ask *a, const char *model, const char *layer, bool bias,
                       struct ask_gradient *g);
 
+/* `layers` of count may be NULL. */
+unsigned ask_optimizer(struct ask *a, const char *model, const Fp8d__V1__OptimizerOptions *o,
+                       Fp8d__V1__LayerOptions **layers, size_t count);
+
+struct ask_step {
+    uint64_t step;
+    double loss_scale, max_norm;
+    Fp8d__V1__StepReply *reply; /* filled; ask_step_free lets it go */
+};
+unsigned ask_step(struct ask *a, const char *model, struct ask_step *s);
+void ask_step_free(struct ask_step *s);
+
 #endif

@@ -1,0 +1,64 @@
+#include "daemon/engine/optimizer.h"
+
+#include "daemon/engine/model.h"
+
+void optimizer_state_fini(struct optimizer_state *s)
+{
+    buffer_unref(s->master.buf);
+    buffer_unref(s->m.buf);
+    buffer_unref(s->v.buf);
+    *s = (struct optimizer_state){0};
+}
+
+void optimizer_state_rebase(struct optimizer_state *s)
+{
+    buffer_unref(s->master.buf);
+    s->master = (struct tensor){0};
+}
+
+static uint64_t charged(const struct tensor *t)
+{
+    return t->buf ? t->buf->charged : 0;
+}
+
+uint64_t optimizer_state_bytes(const struct optimizer_state *s)
+{
+    return charged(&s->master) + charged(&s->m) + charged(&s->v);
+}
+
+struct optimizer_options optimizer_of(const struct optimizer *o, const struct optimizer_own *own)
+{
+    struct optimizer_options r = o->options;
+    if (own->rate_set)
+        r.rate = own->rate;
+    if (own->decay_set)
+        r.weight_decay = own->weight_decay;
+    return r;
+}
+
+int optimizer_set(struct model *m, const struct optimizer_options *options,
+                  const struct optimizer_own *own, struct fault *f)
+{
+    struct optimizer next = {.set = true, .options = *options, .steps = m->optimizer.steps};
+    bool stays = m->optimizer.set && m->optimizer.options.kind == options->kind &&
+                 optimizer_moments(&m->optimizer.options) == optimizer_moments(options);
+    int rc = optimizer_check(options, f);
+    for (size_t i = 0; !rc && i < m->layer_count; i++) {
+        struct optimizer_options o = optimizer_of(&next, &own[i]);
+        rc = optimizer_check(&o, f);
+        if (rc)
+            (void)fault_wrap(f, "layer %s", m->layers[i].name);
+    }
+    if (rc)
+        return rc;
+    next.updates = stays ? m->optimizer.updates : 0;
+    m->optimizer = next;
+    for (size_t i = 0; i < m->layer_count; i++) {
+        m->layers[i].own = own[i];
+        if (stays)
+            continue;
+        optimizer_state_fini(&m->layers[i].weight_state);
+        optimizer_state_fini(&m->layers[i].bias_state);
+    }
+    return 0;
+}
