@@ -942,6 +942,105 @@ FP8D_API int fp8d_submit_get_gradient(struct fp8d *c, const char *model, const c
                                       struct fp8d_error *err);
 FP8D_API const struct fp8d_gradient *fp8d_result_gradient(const struct fp8d_result *r);
 
+/* ------------------------------------------------------------------ optimizer */
+
+/* The rules and defaults of PyTorch's optimizers of these names. */
+enum fp8d_optimizer_kind {
+    FP8D_OPTIMIZER_SGD = 1,
+    FP8D_OPTIMIZER_ADAM = 2,  /* weight decay is added to the gradient */
+    FP8D_OPTIMIZER_ADAMW = 3, /* weight decay shrinks the weight */
+};
+
+/* All finite, none negative; 0 means the default where there is one. */
+struct fp8d_optimizer {
+    enum fp8d_optimizer_kind kind; /* required */
+    double rate;                   /* learning rate; 0: 0.001 */
+    double momentum;               /* SGD; 0: none */
+    double dampening;              /* SGD, 0 to 1 */
+    bool nesterov;                 /* SGD: needs a momentum and no dampening */
+    double beta1;                  /* Adam, AdamW: below 1; 0: 0.9 */
+    double beta2;                  /* Adam, AdamW: below 1; 0: 0.999 */
+    double eps;                    /* Adam, AdamW; 0: 1e-8 */
+    double weight_decay;           /* 0: SGD and Adam none, AdamW 0.01 */
+    bool weight_decay_set;         /* a weight_decay of 0 is meant */
+};
+
+/* What one layer has otherwise than its model. */
+struct fp8d_layer_options {
+    const char *layer;
+    double rate;           /* 0: the model's */
+    double weight_decay;   /* 0: the model's */
+    bool weight_decay_set; /* a weight_decay of 0 is meant */
+    bool frozen;           /* steps leave it alone; its gradients are forgotten like the others */
+};
+
+struct fp8d_optimizer_set {
+    uint64_t step;    /* the number that the next step must have */
+    uint64_t updates; /* steps that were applied */
+};
+
+/* The optimizer of a model, all of it anew; `layers`: `count` of its layers, at most 4096, each once,
+ * the others have what the model has. Masters and moments stay where kind and number of moments do,
+ * else they are dropped and updates count from 0; steps always go on. FP8D_ENOT_FOUND: no such model
+ * or layer; FP8D_EINVALID_ARGUMENT: an option, or a layer that is there twice. */
+FP8D_API int fp8d_set_optimizer(struct fp8d *c, const char *model,
+                                const struct fp8d_optimizer *optimizer,
+                                const struct fp8d_layer_options *layers, size_t count,
+                                const struct fp8d_expect *expect, const struct fp8d_call *call,
+                                struct fp8d_result **out, struct fp8d_error *err);
+FP8D_API int fp8d_submit_set_optimizer(struct fp8d *c, const char *model,
+                                       const struct fp8d_optimizer *optimizer,
+                                       const struct fp8d_layer_options *layers, size_t count,
+                                       const struct fp8d_expect *expect,
+                                       const struct fp8d_call *call, uint64_t *id,
+                                       struct fp8d_error *err);
+FP8D_API const struct fp8d_optimizer_set *fp8d_result_optimizer_set(const struct fp8d_result *r);
+
+struct fp8d_step {
+    const char *model;
+    uint64_t step;     /* its number, from 1; skipped ones count, too */
+    double loss_scale; /* gradients are divided by it; 0: 1 */
+    double max_norm;   /* they are scaled down to this global norm, after loss_scale; 0: never */
+    struct fp8d_expect expect; /* not looked at for a step that was taken before */
+};
+
+enum fp8d_step_outcome {
+    FP8D_STEP_APPLIED = 1,
+    FP8D_STEP_SKIPPED = 2,  /* a gradient is not finite: nothing changed, gradients are forgotten */
+    FP8D_STEP_REPEATED = 3, /* this step was taken before: nothing was done now */
+};
+
+/* Where something was not finite. */
+struct fp8d_step_problem {
+    const char *layer;
+    const char *tensor; /* "weight", "bias": of the gradient; "grad_output": of a backward's */
+    uint64_t nonfinite; /* elements */
+};
+
+struct fp8d_step_result {
+    enum fp8d_step_outcome outcome;
+    uint64_t step;    /* the number that the next one must have */
+    uint64_t updates; /* steps that were applied */
+    double grad_norm; /* global norm of the finite elements, after loss_scale, before clipping */
+    double clip;      /* what gradients were multiplied with to clip them: 1 or less */
+    uint32_t layers;  /* that were updated */
+    const struct fp8d_step_problem *problems; /* long lists are cut */
+    size_t count;
+    uint32_t problems_total;
+};
+
+/* One step of the optimizer with the gradients that the layers hold: all of them or none. After it
+ * they hold none, and the weight version has gone up if it was applied. A step of the number taken
+ * last is answered with FP8D_STEP_REPEATED: whoever does not know whether a step arrived sends it
+ * again, on any connection. FP8D_EFAILED_PRECONDITION: any other number (the sentence has the one
+ * needed), no optimizer, no gradient, or another connection has a scope on the model;
+ * FP8D_EINVALID_ARGUMENT: loss_scale or max_norm. */
+FP8D_API int fp8d_step(struct fp8d *c, const struct fp8d_step *step, const struct fp8d_call *call,
+                       struct fp8d_result **out, struct fp8d_error *err);
+FP8D_API int fp8d_submit_step(struct fp8d *c, const struct fp8d_step *step,
+                              const struct fp8d_call *call, uint64_t *id, struct fp8d_error *err);
+FP8D_API const struct fp8d_step_result *fp8d_result_step(const struct fp8d_result *r);
+
 #ifdef __cplusplus
 }
 #endif

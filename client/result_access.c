@@ -102,3 +102,13 @@ const struct fp8d_gradient *fp8d_result_gradient(const struct fp8d_result *r)
 {
     return body_of(r, REQUEST_GET_GRADIENT);
 }
+
+const struct fp8d_optimizer_set *fp8d_result_optimizer_set(const struct fp8d_result *r)
+{
+    return body_of(r, REQUEST_SET_OPTIMIZER);
+}
+
+const struct fp8d_step_result *fp8d_result_step(const struct fp8d_result *r)
+{
+    return body_of(r, REQUEST_STEP);
+}
