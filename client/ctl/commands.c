@@ -84,6 +84,27 @@ static const struct arg_option gradient_options[] = {
     OPTIONS_END,
 };
 
+static const struct arg_option optimizer_options[] = {
+    {"kind", "sgd|adam|adamw", "as PyTorch's of these names", 0, 0, false},
+    {"rate", "X", "learning rate, above 0 (0.001)", 0, 0, false},
+    {"momentum", "X", "sgd: from 0 (0: none)", 0, 0, false},
+    {"dampening", "X", "sgd: 0 to 1 (0)", 0, 0, false},
+    {"nesterov", NULL, "sgd: Nesterov's momentum", 0, 0, false},
+    {"beta1", "X", "adam, adamw: above 0 and below 1 (0.9)", 0, 0, false},
+    {"beta2", "X", "adam, adamw: above 0 and below 1 (0.999)", 0, 0, false},
+    {"eps", "X", "adam, adamw: above 0 (1e-8)", 0, 0, false},
+    {"weight-decay", "X", "from 0 (sgd and adam 0, adamw 0.01)", 0, 0, false},
+    {"freeze", "LAYER", "steps leave this layer alone; may be repeated", 0, 0, true},
+    OPTIONS_END,
+};
+
+static const struct arg_option step_options[] = {
+    {"step", "N", "number of this step, 1 to 4294967295", 1, UINT32_MAX, false},
+    {"loss-scale", "X", "divide gradients by X, above 0 (1)", 0, 0, false},
+    {"max-norm", "X", "scale gradients down to this norm, from 0 (0: never)", 0, 0, false},
+    OPTIONS_END,
+};
+
 static const struct arg_option scaling_options[] = {
     {"history", NULL, "show past maxima, newest first", 0, 0, false},
     {"reset", NULL, "set all sites of MODEL back to scale 1, unset, without history", 0, 0, false},
@@ -132,6 +153,14 @@ static const char create_detail[] =
 static const char backward_detail[] =
     "ID is what 'forward --mode train --context ID' was given. Contexts end with their\n"
     "connection, so that both belong in one batch; anywhere else the server finds none.";
+static const char optimizer_detail[] =
+    "Everything is set anew: what is not given is the default, and a layer that is not named\n"
+    "moves. Master weights and moments stay where the kind does, else they are dropped.";
+static const char step_detail[] =
+    "Steps of a model count from 1, skipped ones too; 'optimizer' and each step print the\n"
+    "next number. There is no question for it, but a wrong one is refused with the one\n"
+    "needed. The last number again is answered, and not taken twice. A step with gradients\n"
+    "that are not finite is skipped: that is a result, with exit status 0.";
 static const char bench_detail[] =
     "Makes a model fp8ctl-bench-... of random numbers, and drops it at the end, also when\n"
     "interrupted. DEVICE is the median of a forward's time on the device. OVERHEAD is what a\n"
@@ -160,6 +189,10 @@ const struct command commands[] = {
      false, false, cmd_gradient, NULL},
     {"zero-grad", "MODEL", "forget the gradients of a model", no_options, 1, 1, false, false,
      cmd_zero_grad, NULL},
+    {"optimizer", "MODEL", "set what the steps of a model are taken with", optimizer_options, 1, 1,
+     false, false, cmd_optimizer, optimizer_detail},
+    {"step", "MODEL", "move the weights of a model by its gradients", step_options, 1, 1, false,
+     false, cmd_step, step_detail},
     {"drop-context", "ID", "forget what 'forward --context ID' kept", no_options, 1, 1, false,
      false, cmd_drop_context, NULL},
     {"calibration", "finish|abort MODEL",
@@ -209,7 +242,8 @@ static void put_synopsis(const char *prefix, const struct command *k)
     if (*k->arguments)
         put_piece(&at, k->arguments);
     for (const struct arg_option *o = k->options; o->name; o++) {
-        bool must = !strcmp(o->name, "input") || !strcmp(o->name, "grad-output");
+        bool must = !strcmp(o->name, "input") || !strcmp(o->name, "grad-output") ||
+                    !strcmp(o->name, "kind") || !strcmp(o->name, "step");
         (void)snprintf(piece, sizeof piece, "%s--%s%s%s%s%s", must ? "" : "[", o->name,
                        o->metavar ? " " : "", o->metavar ? o->metavar : "", must ? "" : "]",
                        o->many ? "..." : "");

@@ -100,6 +100,8 @@ int cmd_backward(struct ctl *ctl, const struct args *a);
 int cmd_drop_context(struct ctl *ctl, const struct args *a);
 int cmd_zero_grad(struct ctl *ctl, const struct args *a);
 int cmd_gradient(struct ctl *ctl, const struct args *a);
+int cmd_optimizer(struct ctl *ctl, const struct args *a);
+int cmd_step(struct ctl *ctl, const struct args *a);
 int cmd_calibration(struct ctl *ctl, const struct args *a);
 int cmd_scope(struct ctl *ctl, const struct args *a);
 int cmd_scaling(struct ctl *ctl, const struct args *a);

@@ -50,6 +50,12 @@ const char *weight_copy_name(enum fp8d_weight_copy copy)
     return NAME(names, copy);
 }
 
+const char *step_outcome_name(enum fp8d_step_outcome outcome)
+{
+    static const char *const names[] = {"unknown", "applied", "skipped", "repeated"};
+    return NAME(names, outcome);
+}
+
 const char *float_text(float v, char out[32])
 {
     if (!isfinite(v)) {

@@ -61,14 +61,16 @@ bad()
 # --- help ---
 
 commands="status models layers load unload save create set-weight forward backward gradient zero-grad
-    drop-context calibration scope recipe scaling check ping bench batch"
+    optimizer step drop-context calibration scope recipe scaling check ping bench batch"
 
 run --help
 # shellcheck disable=SC2086 # one word each
 is "--help lists all commands and options" shows $commands --socket --json --timeout --version \
     --recipe --fp8-format --amax-history-len --amax-algo --margin --no-strict --only --skip \
     --primary-fp8 --dequantize --allow-nan --finish-calibration --server-path --input --bias --output \
-    --output-dtype --mode --first-microbatch --context --grad-output --no-grad-input --history --reset --freeze --unfreeze --count \
+    --output-dtype --mode --first-microbatch --context --grad-output --no-grad-input \
+    --kind --rate --momentum --dampening --nesterov --beta1 --beta2 --eps --weight-decay --freeze --step \
+    --loss-scale --max-norm --history --reset --freeze --unfreeze --count \
     --layer --clients --depth --requests --plane --dtype
 run --help
 is "--help names the exit codes" shows "0 ok, 1 failed, 2 usage, 3 cannot connect"
@@ -95,6 +97,12 @@ is "create --help shows every member of SPEC.json" shows '"kind": "delayed"|"cur
 run backward --help
 is "backward --help says where its context comes from" shows "backward ID --grad-output FILE[:TENSOR] [" \
     "forward --mode train --context ID" "belong in one batch"
+run step --help
+is "step --help says where its number comes from" shows "step MODEL --step N [" \
+    "'optimizer' and each step print the" "There is no question for it" "that is a result, with exit status 0"
+run optimizer --help
+is "optimizer --help has the defaults" shows "optimizer MODEL --kind sgd|adam|adamw [" "(0.001)" "(0.9)" \
+    "(0.999)" "(1e-8)" "adamw 0.01" "Everything is set anew"
 run --version
 is "--version prints one line" sh -c "grep -qE '^fp8ctl [0-9]+\.[0-9]+\.[0-9]+' '$tmp/out'"
 
@@ -157,6 +165,33 @@ bad "--output-dtype is 'f64', needed f32|bf16|f16" backward 1 --grad-output x --
 bad "--no-grad-input and --output exclude each other" backward 1 --grad-output x --no-grad-input --output y
 bad "--no-grad-input and --output-dtype exclude each other" backward 1 --grad-output x --no-grad-input \
     --output-dtype f32
+bad "optimizer takes MODEL, got 0 arguments" optimizer --kind sgd
+bad "optimizer needs --kind sgd|adam|adamw" optimizer m
+bad "--kind is 'rmsprop', needed sgd|adam|adamw" optimizer m --kind rmsprop
+bad "--rate is '0', needed a number above 0" optimizer m --kind sgd --rate 0
+bad "--rate is 'fast', needed a number above 0" optimizer m --kind sgd --rate fast
+bad "--rate is 'inf', needed a number above 0" optimizer m --kind sgd --rate inf
+bad "--rate is '\\x1b', needed a number above 0" optimizer m --kind sgd --rate $'\e'
+bad "--momentum is '-1', needed a number of at least 0" optimizer m --kind sgd --momentum=-1
+bad "--dampening is '1.5', needed a number from 0 to 1" optimizer m --kind sgd --dampening 1.5
+bad "--beta1 is '1', needed a number above 0 and below 1" optimizer m --kind adam --beta1 1
+bad "--beta2 is '0', needed a number above 0 and below 1" optimizer m --kind adamw --beta2 0
+bad "--eps is '0', needed a number above 0" optimizer m --kind adam --eps 0
+bad "--weight-decay is 'nan', needed a number of at least 0" optimizer m --kind adam --weight-decay nan
+bad "--beta1 and --kind sgd exclude each other" optimizer m --kind sgd --beta1 0.5
+bad "--eps and --kind sgd exclude each other" optimizer m --kind sgd --eps 1
+bad "--momentum and --kind adam exclude each other" optimizer m --kind adam --momentum 0.9
+bad "--nesterov and --kind adamw exclude each other" optimizer m --kind adamw --nesterov
+bad "--nesterov needs --momentum above 0" optimizer m --kind sgd --nesterov
+bad "--nesterov and --dampening exclude each other" optimizer m --kind sgd --nesterov --momentum 0.9 \
+    --dampening 0.1
+bad "--freeze needs a value: LAYER" optimizer m --kind sgd --freeze
+bad "step needs --step N" step m
+bad "--step is '0', needed a whole number from 1 to 4294967295" step m --step 0
+bad "--step is 'next', needed a whole number" step m --step next
+bad "--step is given twice" step m --step 1 --step 1
+bad "--loss-scale is '0', needed a number above 0" step m --step 1 --loss-scale 0
+bad "--max-norm is '-2', needed a number of at least 0" step m --step 1 --max-norm -2
 bad "ID is '1.5', needed a whole number" drop-context 1.5
 bad "zero-grad takes MODEL, got 2 arguments" zero-grad m l
 bad "'m' is not MODEL/LAYER" gradient m

@@ -90,6 +90,8 @@ START_TEST(test_unknown_enums)
     ck_assert_str_eq(weight_copy_name((enum fp8d_weight_copy)7), "?");
     ck_assert_str_eq(fp8_name((enum fp8d_dtype)1000), "?");
     ck_assert_str_eq(mode_name((enum fp8d_mode)4), "?");
+    ck_assert_str_eq(step_outcome_name(FP8D_STEP_SKIPPED), "skipped");
+    ck_assert_str_eq(step_outcome_name((enum fp8d_step_outcome)4), "?");
 }
 END_TEST
 
