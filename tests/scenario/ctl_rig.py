@@ -115,11 +115,11 @@ def bf16(seed, count):
     return (noise & keep | exponent).to_bytes(size, "little")
 
 
-def write_tensors(path, tensors):
-    """{name: (shape, bytes)}, all BF16, as a safetensors file."""
+def write_tensors(path, tensors, dtype="BF16"):
+    """{name: (shape, bytes)}, all of one dtype, as a safetensors file."""
     header, at = {}, 0
     for name, (shape, data) in tensors.items():
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + len(data)]}
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
         at += len(data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
