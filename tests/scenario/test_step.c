@@ -1,6 +1,5 @@
 /* Steps: numbers by hand where whole numbers make them exact; what is skipped, repeated, refused. */
-#include "tests/scenario/ask_grad.h"
-#include "tests/unit/rig.h"
+#include "tests/scenario/steps.h"
 #include "tests/unit/run.h"
 
 #include "base/mem.h"
@@ -9,140 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OUT 16
-#define IN 32
-#define TOKENS 4
-
-#define APPLIED FP8D__V1__STEP_OUTCOME__STEP_OUTCOME_APPLIED
-#define SKIPPED FP8D__V1__STEP_OUTCOME__STEP_OUTCOME_SKIPPED
-#define REPEATED FP8D__V1__STEP_OUTCOME__STEP_OUTCOME_REPEATED
-
-/* --- fixture: two layers of whole numbers, the first with a bias --- */
-
-struct fix {
-    struct desk *desk;
-    struct ask a;
-    float w[OUT * IN], bias[OUT];
-};
-
-static float whole(uint64_t seed, uint64_t i)
-{
-    uint64_t h = (i + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1b54a32d192ed03u;
-    return (float)((int)((h ^ h >> 29) % 5) - 2);
-}
-
-static Fp8d__V1__OptimizerOptions sgd(double rate)
-{
-    Fp8d__V1__OptimizerOptions o = FP8D__V1__OPTIMIZER_OPTIONS__INIT;
-    o.kind = FP8D__V1__OPTIMIZER_KIND__OPTIMIZER_KIND_SGD;
-    o.rate = rate;
-    return o;
-}
-
-static void fix_open(struct fix *f)
-{
-    *f = (struct fix){.desk = desk_new(NULL, 0)};
-    f->a = ask_open(f->desk, 1);
-    for (int i = 0; i < OUT * IN; i++)
-        f->w[i] = whole(1, (uint64_t)i);
-    for (int i = 0; i < OUT; i++)
-        f->bias[i] = whole(2, (uint64_t)i);
-    struct desk_layer layers[2] = {{"a", OUT, IN, f->w, f->bias}, {"b", OUT, IN, f->w, NULL}};
-    ck_assert(!desk_load(f->desk, 1, "m", layers, 2, NULL, NULL));
-    Fp8d__V1__OptimizerOptions o = sgd(1.0);
-    ck_assert_msg(!ask_optimizer(&f->a, "m", &o, NULL, 0), "%s", f->a.text);
-    ck_assert(!ask_scope_begin(&f->a, 1, "m")); /* open all along: no scale moves */
-}
-
-static void fix_close(struct fix *f)
-{
-    ask_close(&f->a);
-    desk_free(f->desk);
-}
-
-/* --- helpers --- */
-
-/* One microbatch through a layer: x is `x0` times e_0, dy is `dy0` throughout, so that the weight's
- * gradient is TOKENS * x0 * dy0 in column 0, the bias' TOKENS * dy0. */
-static void microbatch(struct fix *f, const char *layer, float x0, float dy0)
-{
-    float x[TOKENS * IN] = {0}, dy[TOKENS * OUT];
-    for (int t = 0; t < TOKENS; t++)
-        x[t * IN] = x0;
-    for (int i = 0; i < TOKENS * OUT; i++)
-        dy[i] = dy0;
-    struct ask_forward r = {.model = "m",
-                            .layer = layer,
-                            .mode = FP8D__V1__MODE__MODE_TRAIN,
-                            .x = ask_f32(x, TOKENS, IN),
-                            .context_id = 1};
-    ck_assert_msg(!ask_forward(&f->a, &r), "%s", f->a.text);
-    ask_forward_free(&r);
-    struct ask_backward b = {
-        .context_id = 1, .dy = ask_f32(dy, TOKENS, OUT), .no_grad_input = true};
-    ck_assert_msg(!ask_backward(&f->a, &b), "%s", f->a.text);
-    ask_backward_free(&b);
-}
-
-/* Weight and bias as they are now, by high-precision products with unit vectors. */
-static void read_layer(struct fix *f, const char *layer, float *w, float *bias)
-{
-    float x[(IN + 1) * IN] = {0};
-    for (int i = 0; i < IN; i++)
-        x[i * IN + i] = 1.0f;
-    struct ask_forward r = {.model = "m",
-                            .layer = layer,
-                            .mode = FP8D__V1__MODE__MODE_CALIBRATE,
-                            .x = ask_f32(x, IN + 1, IN)};
-    ck_assert_msg(!ask_forward(&f->a, &r), "%s", f->a.text);
-    const float *y = r.y;
-    for (int o = 0; o < OUT; o++) {
-        bias[o] = y[IN * OUT + o];
-        for (int i = 0; i < IN; i++)
-            w[o * IN + i] = y[i * OUT + o] - bias[o];
-    }
-    ask_forward_free(&r);
-}
-
-/* Column 0 of the layer moved by dw from what it was loaded with, the bias by db. */
-static void moved_by(struct fix *f, const char *layer, float dw, float db)
-{
-    float w[OUT * IN], bias[OUT];
-    bool has_bias = layer[0] == 'a';
-    read_layer(f, layer, w, bias);
-    for (int o = 0; o < OUT; o++) {
-        float want = (has_bias ? f->bias[o] : 0.0f) + (has_bias ? db : 0.0f);
-        ck_assert_msg(bias[o] == want, "bias %d is %g, needed %g", o, (double)bias[o],
-                      (double)want);
-        for (int i = 0; i < IN; i++) {
-            want = f->w[o * IN + i] + (i ? 0.0f : dw);
-            ck_assert_msg(w[o * IN + i] == want, "%s: [%d, %d] is %g, needed %g", layer, o, i,
-                          (double)w[o * IN + i], (double)want);
-        }
-    }
-}
-
-static struct ask_step step_gets(struct fix *f, uint64_t number, int outcome)
-{
-    struct ask_step s = {.step = number};
-    ck_assert_msg(!ask_step(&f->a, "m", &s), "%s", f->a.text);
-    ck_assert_int_eq(s.reply->outcome, outcome);
-    return s;
-}
-
-static void step(struct fix *f, uint64_t number, int outcome)
-{
-    struct ask_step s = step_gets(f, number, outcome);
-    ask_step_free(&s);
-}
-
 /* --- cases --- */
 
 /* SGD with rate 1 takes the gradient off; all layers that hold one; the norm is over all of them. */
 START_TEST(step_takes_the_gradient_off)
 {
-    struct fix f;
-    fix_open(&f);
+    struct steps f;
+    steps_open(&f);
     microbatch(&f, "a", 2.0f, 1.0f); /* 8 in column 0, 4 in the bias */
     microbatch(&f, "b", 1.0f, -1.0f); /* -4 */
     struct ask_step s = step_gets(&f, 1, APPLIED);
@@ -152,16 +24,16 @@ START_TEST(step_takes_the_gradient_off)
     ask_step_free(&s);
     moved_by(&f, "a", -8.0f, -4.0f);
     moved_by(&f, "b", 4.0f, 0.0f);
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
 /* A step that is sent again is answered, not taken again; any other number is refused. */
 START_TEST(step_is_taken_once)
 {
-    struct fix f;
+    struct steps f;
     struct ask_step bad = {.step = 3};
-    fix_open(&f);
+    steps_open(&f);
     microbatch(&f, "a", 2.0f, 1.0f);
     ck_assert_uint_eq(ask_step(&f.a, "m", &bad), ASK_FAILED_PRECONDITION);
     ck_assert_ptr_nonnull(strstr(f.a.text, "step is 3, needed 1: model m has taken 0"));
@@ -176,15 +48,15 @@ START_TEST(step_is_taken_once)
     bad.step = 3;
     ck_assert_uint_eq(ask_step(&f.a, "m", &bad), ASK_FAILED_PRECONDITION);
     ck_assert_ptr_nonnull(strstr(f.a.text, "no layer of model m holds a gradient"));
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
 /* Anything that is not finite skips the step whole, says where, and forgets the gradients. */
 START_TEST(step_is_skipped_whole)
 {
-    struct fix f;
-    fix_open(&f);
+    struct steps f;
+    steps_open(&f);
     microbatch(&f, "a", 2.0f, 1.0f);
     microbatch(&f, "b", 1.0f, INFINITY);
     struct ask_step s = step_gets(&f, 1, SKIPPED);
@@ -203,7 +75,7 @@ START_TEST(step_is_skipped_whole)
     microbatch(&f, "a", 2.0f, 1.0f);
     step(&f, 2, APPLIED);
     moved_by(&f, "a", -8.0f, -4.0f);
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
@@ -211,9 +83,9 @@ END_TEST
  * by a power of two, so that every number is exact but for the 1e-6 beside the norm. */
 START_TEST(step_scales_and_clips)
 {
-    struct fix f;
+    struct steps f;
     float w[OUT * IN], bias[OUT];
-    fix_open(&f);
+    steps_open(&f);
     microbatch(&f, "b", 1.0f, 16.0f); /* 64 in 16 elements: norm 256 */
     struct ask_step s = {.step = 1, .loss_scale = 4.0, .max_norm = 16.0};
     ck_assert_msg(!ask_step(&f.a, "m", &s), "%s", f.a.text);
@@ -228,17 +100,17 @@ START_TEST(step_scales_and_clips)
     ck_assert_ptr_nonnull(strstr(f.a.text, "loss_scale is -1, needed a finite number above 0"));
     s = (struct ask_step){.step = 2, .max_norm = NAN};
     ck_assert_uint_eq(ask_step(&f.a, "m", &s), ASK_INVALID_ARGUMENT);
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
 /* A layer's own rate, and one that is frozen: its gradient is forgotten all the same. */
 START_TEST(step_heeds_layers)
 {
-    struct fix f;
+    struct steps f;
     Fp8d__V1__OptimizerOptions o = sgd(1.0);
     Fp8d__V1__LayerOptions a = FP8D__V1__LAYER_OPTIONS__INIT, b = a, *both[2] = {&a, &b};
-    fix_open(&f);
+    steps_open(&f);
     a.layer = (char *)(uintptr_t)"a";
     a.rate = 0.5;
     b.layer = (char *)(uintptr_t)"b";
@@ -258,7 +130,7 @@ START_TEST(step_heeds_layers)
     ck_assert_uint_eq(ask_optimizer(&f.a, "m", &o, both, 2), ASK_NOT_FOUND);
     o.rate = -1.0;
     ck_assert_uint_eq(ask_optimizer(&f.a, "m", &o, NULL, 0), ASK_INVALID_ARGUMENT);
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
@@ -266,9 +138,9 @@ END_TEST
  * and what its cast saw waits in row 0 until a scope ends. */
 START_TEST(step_makes_the_training_copy)
 {
-    struct fix f;
+    struct steps f;
     unsigned counts[2];
-    fix_open(&f);
+    steps_open(&f);
     microbatch(&f, "a", 2.0f, 1.0f);
     Fp8d__V1__QueryScalingReply *before = ask_state(&f.a, "m");
     step(&f, 1, APPLIED);
@@ -294,7 +166,7 @@ START_TEST(step_makes_the_training_copy)
     after = ask_state(&f.a, "m");
     ck_assert(ask_site(after, "a", "weight")->scale == 448.0f / 10.0f);
     ask_state_free(after);
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
@@ -302,10 +174,10 @@ END_TEST
  * the master is memory of its own. */
 START_TEST(step_moves_an_edited_weight)
 {
-    struct fix f;
+    struct steps f;
     uint16_t bf16[OUT * IN];
     float w[OUT * IN], bias[OUT];
-    fix_open(&f);
+    steps_open(&f);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < OUT * IN; i++)
             bf16[i] = round ? 0x40a0 : 0x3f80; /* 5, 1 */
@@ -320,7 +192,7 @@ START_TEST(step_moves_an_edited_weight)
         for (int i = 0; i < OUT * IN; i++)
             ck_assert(w[i] == (round ? 5.0f : 1.0f) - (i % IN ? 0.0f : 1.0f));
     }
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
@@ -329,11 +201,11 @@ END_TEST
 START_TEST(step_keeps_a_float32_master)
 {
     static const float want[4] = {1.0f, 1.0f, 0.99609375f, 0.99609375f};
-    struct fix f;
+    struct steps f;
     uint16_t bf16[OUT * IN];
     float w[OUT * IN], bias[OUT];
     Fp8d__V1__OptimizerOptions o = sgd(0x1p-10);
-    fix_open(&f);
+    steps_open(&f);
     for (int i = 0; i < OUT * IN; i++)
         bf16[i] = 0x3f80;
     struct ask_tensor t = {
@@ -347,7 +219,7 @@ START_TEST(step_keeps_a_float32_master)
         ck_assert_msg(w[0] == want[k], "after step %d: %.9g", k + 1, (double)w[0]);
         ck_assert(w[1] == 1.0f);
     }
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
@@ -355,10 +227,10 @@ END_TEST
  * and the same number works afterwards. */
 START_TEST(step_is_whole_for_every_allocation)
 {
-    struct fix f;
+    struct steps f;
     unsigned refused = 0;
     bool fired = true;
-    fix_open(&f);
+    steps_open(&f);
     microbatch(&f, "a", 2.0f, 1.0f);
     for (int64_t n = 0; fired; n++) {
         struct ask_step s = {.step = 1};
@@ -379,16 +251,16 @@ START_TEST(step_is_whole_for_every_allocation)
     ck_assert_uint_gt(refused, 3);
     step(&f, 1, REPEATED);
     moved_by(&f, "a", -8.0f, -4.0f);
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
 /* Without an optimizer there is no step; another connection's scope keeps it out. */
 START_TEST(step_refusals)
 {
-    struct fix f;
+    struct steps f;
     struct ask_step s = {.step = 1};
-    fix_open(&f);
+    steps_open(&f);
     struct desk_layer layer = {"a", OUT, IN, f.w, f.bias};
     ck_assert(!desk_load(f.desk, 1, "n", &layer, 1, NULL, NULL));
     ck_assert_uint_eq(ask_step(&f.a, "n", &s), ASK_FAILED_PRECONDITION);
@@ -401,7 +273,7 @@ START_TEST(step_refusals)
     ck_assert_uint_eq(ask_step(&other, "m", &s), ASK_FAILED_PRECONDITION);
     ck_assert_ptr_nonnull(strstr(other.text, "held by connection 1"));
     ask_close(&other);
-    fix_close(&f);
+    steps_close(&f);
 }
 END_TEST
 
