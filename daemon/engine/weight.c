@@ -144,6 +144,9 @@ void weight_make_primary(struct weight *w, struct qtensor *q, const struct cast_
 void weight_stepped(struct weight *w, const struct recipe *r, const struct scaler *site,
                     uint64_t version, struct qtensor *q, const struct cast_report *report)
 {
+#ifdef FP8D_MUTANT_STEP_COPY
+    struct qtensor *stale = w->train.q ? qtensor_ref(w->train.q) : qtensor_ref(q);
+#endif
     weight_drop_copies(w);
     w->version = version;
     if (!q)
@@ -153,6 +156,10 @@ void weight_stepped(struct weight *w, const struct recipe *r, const struct scale
         weight_make_primary(w, q, report, origin);
         return;
     }
+#ifdef FP8D_MUTANT_STEP_COPY
+    qtensor_unref(q);
+    q = stale;
+#endif
     w->train = (struct weight_copy){
         .q = q, .key = wanted_key(w, r, site, true), .report = *report};
 }

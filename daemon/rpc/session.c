@@ -219,19 +219,27 @@ static void start(struct session *s)
     rq->row->run(rq);
 }
 
+/* A step writes weights in place: a save that began beside one would hold some of either version. */
+static bool takes_turns(const struct request *rq)
+{
+    return rq->row->computes || rq->row->pins;
+}
+
 static bool can_start(const struct session *s)
 {
     if (s->running || s->closed)
         return false;
     const struct rpc *rpc = s->rpc;
-    if (!s->first->row->computes || !rpc->computing || rpc->draining)
+    if (!takes_turns(s->first) || !rpc->computing || rpc->draining)
         return true;
+    if (s->first->row->pins)
+        return !rpc->changing;
     return !rpc->changing && !changes(s->first) && rpc->computing < rpc->o.overlap;
 }
 
-/* One round: the first session in turn that can start something does. Where a computing request has
- * to wait, none behind it starts, and the next round begins with it: else requests that run beside
- * each other could keep one that changes state waiting for ever. */
+/* One round: the first session in turn that can start something does. Where a request that takes
+ * turns has to wait, none behind it starts, and the next round begins with it: else requests that run
+ * beside each other could keep one that changes state waiting for ever. */
 static bool start_one(struct rpc *rpc)
 {
     struct session *s = rpc->ring;
@@ -239,14 +247,14 @@ static bool start_one(struct rpc *rpc)
     if (!s)
         return false;
     do {
-        bool computes = s->first->row->computes && !rpc->draining;
-        if (can_start(s) && !(held && computes)) {
+        bool turns = takes_turns(s->first) && !rpc->draining;
+        if (can_start(s) && !(held && turns)) {
             if (!held)
                 rpc->ring = s->next; /* the next round begins behind it */
             start(s);
             return true;
         }
-        if (!held && computes && !s->running && !s->closed) {
+        if (!held && turns && !s->running && !s->closed) {
             held = true;
             rpc->ring = s;
         }

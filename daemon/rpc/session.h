@@ -2,7 +2,8 @@
  *
  * Ordered requests of one session run one after another; between sessions round-robin. A computing
  * request that may change state runs when no other computes; those that change none (eval, check) run
- * beside each other where rpc_options.overlap says so. Others run beside them. Engine thread.
+ * beside each other where rpc_options.overlap says so. A save begins when no change runs, and then
+ * goes on beside them. Others run beside them. Engine thread.
  */
 #ifndef FP8D_DAEMON_RPC_SESSION_H
 #define FP8D_DAEMON_RPC_SESSION_H

@@ -11,6 +11,13 @@
      (t) == REQUEST_SET_SCALING || (t) == REQUEST_SET_RECIPE ||                                    \
      (t) == REQUEST_CREATE_MODEL)
 
+/* What takes the state of a model as it is, to use it later. */
+#ifndef FP8D_MUTANT_SAVE_BESIDE
+#define PINS(t) ((t) == REQUEST_SAVE_COMMIT)
+#else
+#define PINS(t) false
+#endif
+
 #define CARRIES_PAYLOAD(t)                                                                         \
     ((t) == REQUEST_FORWARD || (t) == REQUEST_CHECK_NUMERICS || (t) == REQUEST_EDIT_WEIGHT ||      \
      (t) == REQUEST_PUT_TENSOR || (t) == REQUEST_CREATE_MODEL || (t) == REQUEST_BACKWARD)
@@ -25,6 +32,7 @@ static const struct request_row rows[] = {
         &fp8d__v1__##snake##_request__descriptor,                                                  \
         rpc_##snake,                                                                               \
         COMPUTES(REQUEST_##NAME),                                                                  \
+        PINS(REQUEST_##NAME),                                                                      \
         CARRIES_PAYLOAD(REQUEST_##NAME),                                                           \
         REQUEST_##NAME == REQUEST_LOAD_ATTACH || REQUEST_##NAME == REQUEST_SAVE_ATTACH,            \
     },

@@ -17,6 +17,7 @@ struct request_row {
     const ProtobufCMessageDescriptor *descriptor;
     void (*run)(struct request *rq); /* engine thread; loop thread for ORDER_LOOP */
     bool computes; /* uses the compute queue: one of these at a time */
+    bool pins;     /* takes a version of a model as it is: does not begin beside a change */
     bool payload;  /* may carry one */
     bool fds;      /* may carry descriptors */
 };

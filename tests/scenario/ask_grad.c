@@ -110,6 +110,10 @@ unsigned ask_step(struct ask *a, const char *model, struct ask_step *s)
     m.step = s->step;
     m.loss_scale = s->loss_scale;
     m.max_norm = s->max_norm;
+    if (a->later) {
+        a->sent = desk_send(a->desk, a->conn, REQUEST_STEP, &m.base, NULL, 0, NULL, 0);
+        return ASK_LATER;
+    }
     unsigned code = desk_call(a->desk, a->conn, REQUEST_STEP, &m.base, NULL, 0, &frame, a->text);
     if (!code)
         s->reply = fp8d__v1__step_reply__unpack(NULL, frame->meta_len, frame->meta);

@@ -156,12 +156,21 @@ START_TEST(step_makes_the_training_copy)
                             .layer = "a",
                             .mode = FP8D__V1__MODE__MODE_TRAIN,
                             .first = FP8D__V1__FIRST_MICROBATCH__FIRST_MICROBATCH_NO,
-                            .x = ask_f32(x, 1, IN)};
+                            .x = ask_f32(x, 1, IN),
+                            .context_id = 2};
     ck_assert(!ask_forward(&f.a, &r));
     ck_assert_int_eq(r.reply->weight_copy, FP8D__V1__WEIGHT_COPY__WEIGHT_COPY_REUSED);
     for (int o = 0; o < OUT; o++) /* whole numbers: the copy is exact */
         ck_assert(((float *)r.y)[o] == f.w[o * IN] - 8.0f + f.bias[o] - 4.0f);
     ask_forward_free(&r);
+    /* And so is its transposed form: the row of one output feature. */
+    float dy[OUT] = {[3] = 1.0f};
+    struct ask_backward b = {.context_id = 2, .dy = ask_f32(dy, 1, OUT)};
+    ck_assert_msg(!ask_backward(&f.a, &b), "%s", f.a.text);
+    ck_assert_uint_eq(b.dx_bytes, IN * sizeof(float));
+    for (int i = 0; i < IN; i++)
+        ck_assert(((float *)b.dx)[i] == f.w[3 * IN + i] - (i ? 0.0f : 8.0f));
+    ask_backward_free(&b);
     ck_assert(!ask_scope_end(&f.a, 1, false, counts));
     after = ask_state(&f.a, "m");
     ck_assert(ask_site(after, "a", "weight")->scale == 448.0f / 10.0f);

@@ -1,0 +1,141 @@
+/* Steps of one connection and saves of another: a file holds one version of all weights. */
+#include "tests/scenario/stash.h"
+#include "tests/scenario/steps.h"
+#include "tests/unit/run.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct writer {
+    struct ask b;
+    int fd;
+    uint64_t commit; /* the request's id */
+};
+
+/* Begun and attached; the commit is sent, not waited for. */
+static struct writer save_sent(struct steps *f)
+{
+    struct writer w = {ask_open(f->desk, 2), memfd_create("save", MFD_CLOEXEC), 0};
+    Fp8d__V1__SaveBeginRequest b = FP8D__V1__SAVE_BEGIN_REQUEST__INIT;
+    Fp8d__V1__SaveAttachRequest at = FP8D__V1__SAVE_ATTACH_REQUEST__INIT;
+    Fp8d__V1__SaveCommitRequest c = FP8D__V1__SAVE_COMMIT_REQUEST__INIT;
+    char model[] = "m", name[] = "a-save", *names = name;
+    int fd = dup(w.fd);
+    b.model = model;
+    b.save_id = at.save_id = c.save_id = 1;
+    at.n_names = 1;
+    at.names = &names;
+    uint64_t sent[2] = {
+        desk_send(f->desk, 2, REQUEST_SAVE_BEGIN, &b.base, NULL, 0, NULL, 0),
+        desk_send(f->desk, 2, REQUEST_SAVE_ATTACH, &at.base, NULL, 0, &fd, 1),
+    };
+    w.commit = desk_send(f->desk, 2, REQUEST_SAVE_COMMIT, &c.base, NULL, 0, NULL, 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_msg(!ask_take(&w.b, sent[i]), "%s", w.b.text);
+    return w;
+}
+
+static struct blob save_done(struct writer *w)
+{
+    struct stat st;
+    ck_assert_msg(!ask_take(&w->b, w->commit), "save: %s", w->b.text);
+    ck_assert_int_eq(fstat(w->fd, &st), 0);
+    struct blob out = {malloc((size_t)st.st_size + 1), (size_t)st.st_size};
+    ck_assert(out.bytes && pread(w->fd, out.bytes, out.size, 0) == (ssize_t)out.size);
+    close(w->fd);
+    ask_close(&w->b);
+    return out;
+}
+
+/* Both weights of the file moved by dw in column 0 from what was loaded, and it names the version. */
+static void holds(const struct steps *f, const struct blob *file, float dw, uint64_t version)
+{
+    static const char *const names[2] = {"a.weight", "b.weight"};
+    const uint64_t *model = blob_tensor(file, "fp8d.model", NULL);
+    ck_assert_uint_eq(model[1], version);
+    for (int l = 0; l < 2; l++) {
+        const float *w = blob_tensor(file, names[l], NULL);
+        for (int i = 0; i < OUT * IN; i++)
+            ck_assert_msg(w[i] == f->w[i] + (i % IN ? 0.0f : dw), "%s[%d] is %g", names[l], i,
+                          (double)w[i]);
+    }
+}
+
+static void step_sent(struct steps *f, bool between_rounds)
+{
+    struct ask_step s = {.step = 1};
+    unsigned counts[2];
+    microbatch(f, "a", 2.0f, 1.0f); /* 8 in column 0 */
+    microbatch(f, "b", 2.0f, 1.0f);
+    ck_assert(!ask_scope_end(&f->a, 1, true, counts));
+    if (!between_rounds)
+        return;
+    desk_hold(f->desk);
+    f->a.later = true;
+    ck_assert_uint_eq(ask_step(&f->a, "m", &s), ASK_LATER);
+    f->a.later = false;
+    ck_assert(desk_step(f->desk));
+    desk_set_aside(f->desk);
+    desk_release(f->desk);
+}
+
+/* --- cases --- */
+
+/* A save that is asked for while a step is between its rounds, or about to end, waits for it. */
+START_TEST(save_waits_for_a_step)
+{
+    struct steps f;
+    steps_open(&f);
+    step_sent(&f, true);
+    for (int round = 0; round < _i; round++) { /* on to the second round, which has written */
+        desk_hold(f.desk);
+        desk_resume(f.desk);
+        ck_assert(desk_step(f.desk));
+        desk_set_aside(f.desk);
+        desk_release(f.desk);
+    }
+    struct writer w = save_sent(&f);
+    ck_assert_ptr_null(desk_peek(f.desk, 2, w.commit));
+    desk_resume(f.desk);
+    ck_assert_uint_eq(ask_take(&f.a, f.a.sent), ASK_OK);
+    struct blob file = save_done(&w);
+    holds(&f, &file, -8.0f, 2);
+    blob_free(&file);
+    steps_close(&f);
+}
+END_TEST
+
+/* A step goes on beside a save that has begun: it writes elsewhere, and the file has the weights of
+ * before it. Two steps: the second may write in place again. */
+START_TEST(save_keeps_what_it_began_with)
+{
+    struct steps f;
+    steps_open(&f);
+    step_sent(&f, false);
+    struct writer w = save_sent(&f);
+    step(&f, 1, APPLIED);
+    microbatch(&f, "a", 2.0f, 1.0f);
+    microbatch(&f, "b", 2.0f, 1.0f);
+    step(&f, 2, APPLIED);
+    struct blob file = save_done(&w);
+    holds(&f, &file, 0.0f, 1);
+    blob_free(&file);
+    file = stash_save(&f.a, "m");
+    holds(&f, &file, -16.0f, 3);
+    blob_free(&file);
+    steps_close(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("step_save");
+    TCase *c = tcase_create("step_save");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, save_waits_for_a_step, 0, 2);
+    tcase_add_test(c, save_keeps_what_it_began_with);
+    suite_add_tcase(s, c);
+    return run_suite(s);
+}
