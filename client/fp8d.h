@@ -907,7 +907,8 @@ struct fp8d_grad_zeroed {
 };
 
 /* Forget the gradients of all layers of a model: the next backward of each overwrites.
- * FP8D_ENOT_FOUND: no such model; FP8D_EFAILED_PRECONDITION: not the one expected. */
+ * FP8D_ENOT_FOUND: no such model; FP8D_EFAILED_PRECONDITION: not the one expected, or another
+ * connection has a scope on it. */
 FP8D_API int fp8d_zero_grad(struct fp8d *c, const char *model, const struct fp8d_expect *expect,
                             const struct fp8d_call *call, struct fp8d_result **out,
                             struct fp8d_error *err);
@@ -982,7 +983,8 @@ struct fp8d_optimizer_set {
 /* The optimizer of a model, all of it anew; `layers`: `count` of its layers, at most 4096, each once,
  * the others have what the model has. Masters and moments stay where kind and number of moments do,
  * else they are dropped and updates count from 0; steps always go on. FP8D_ENOT_FOUND: no such model
- * or layer; FP8D_EINVALID_ARGUMENT: an option, or a layer that is there twice. */
+ * or layer; FP8D_EINVALID_ARGUMENT: an option, or a layer that is there twice;
+ * FP8D_EFAILED_PRECONDITION: not the model expected, or another connection has a scope on it. */
 FP8D_API int fp8d_set_optimizer(struct fp8d *c, const char *model,
                                 const struct fp8d_optimizer *optimizer,
                                 const struct fp8d_layer_options *layers, size_t count,

@@ -1,5 +1,6 @@
 /* Backward, ZeroGrad, GetGradient. */
 #include "daemon/engine/backward.h"
+#include "daemon/engine/scope.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/rpc/rpc.h"
 #include "daemon/rpc/session.h"
@@ -79,6 +80,8 @@ void rpc_zero_grad(struct request *rq)
     int rc = reply_find_model(rq, in->model, &m, &f);
     if (!rc)
         rc = reply_expect(in->expect, m, &f);
+    if (!rc)
+        rc = scope_check_train(m, &rq->session->lease, &f);
     if (rc) {
         request_fail(rq, &f);
         return;

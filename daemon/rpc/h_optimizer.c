@@ -1,12 +1,11 @@
 /* SetOptimizer, Step. */
+#include "daemon/engine/scope.h"
 #include "daemon/engine/step.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/rpc/rpc.h"
 #include "daemon/rpc/session.h"
 
 #include <errno.h>
-
-#define LAYERS_MAX 4096
 
 /* --- SetOptimizer --- */
 
@@ -68,9 +67,6 @@ static int set_optimizer(struct request *rq, struct model *m, struct fault *f)
     const Fp8d__V1__SetOptimizerRequest *in =
         (const Fp8d__V1__SetOptimizerRequest *)(const void *)rq->message;
     struct optimizer_options options;
-    if (in->n_layers > LAYERS_MAX)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT, "layers has %zu entries, at most %d",
-                         in->n_layers, LAYERS_MAX);
     int rc = options_in(in->options, &options, f);
     if (rc)
         return rc;
@@ -95,6 +91,8 @@ void rpc_set_optimizer(struct request *rq)
     int rc = reply_find_model(rq, in->model, &m, &f);
     if (!rc)
         rc = reply_expect(in->expect, m, &f);
+    if (!rc)
+        rc = scope_check_train(m, &rq->session->lease, &f);
     if (!rc)
         rc = set_optimizer(rq, m, &f);
     if (rc) {

@@ -9,15 +9,23 @@ unsigned ask_backward(struct ask *a, struct ask_backward *b)
     Fp8d__V1__TensorRef ref = FP8D__V1__TENSOR_REF__INIT;
     Fp8d__V1__InlinePlace place = FP8D__V1__INLINE_PLACE__INIT;
     struct desk_frame *frame = NULL;
-    uint64_t n = b->dy.dtype == FP8D__V1__DTYPE__DTYPE_F32 ? 4 : 2;
+    bool fp8 = b->dy.dtype == FP8D__V1__DTYPE__DTYPE_F8_E4M3 ||
+               b->dy.dtype == FP8D__V1__DTYPE__DTYPE_F8_E5M2;
+    uint64_t n = b->dy.id ? 0 : fp8 ? 1 : b->dy.dtype == FP8D__V1__DTYPE__DTYPE_F32 ? 4 : 2;
     for (unsigned i = 0; i < b->dy.rank; i++)
         n *= b->dy.dims[i];
     ref.dtype = b->dy.dtype;
     ref.n_dims = b->dy.rank;
     ref.dims = b->dy.dims;
+    ref.n_scale_inv = fp8;
+    ref.scale_inv = &b->dy.factor;
     place.length = n;
     ref.place_case = FP8D__V1__TENSOR_REF__PLACE_INLINE_BYTES;
     ref.inline_bytes = &place;
+    if (b->dy.id) {
+        ref.place_case = FP8D__V1__TENSOR_REF__PLACE_TENSOR_ID;
+        ref.tensor_id = b->dy.id;
+    }
     m.context_id = b->context_id;
     m.grad_output = &ref;
     m.grad_input_dtype = b->grad_input_dtype;
