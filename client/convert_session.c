@@ -99,6 +99,8 @@ int convert_status(struct fp8d_result *r, const Fp8d__V1__StatusReply *m, struct
         .device_memory_used = m->device_memory_used,
         .device_memory_total = m->device_memory_total,
         .plans = m->plans,
+        .parameters = m->parameters,
+        .model_bytes = m->model_bytes,
     };
     r->body = s;
     return 0;

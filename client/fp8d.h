@@ -349,6 +349,7 @@ struct fp8d_status {
     bool draining;            /* it is stopping */
     uint64_t device_memory_used, device_memory_total; /* bytes of a GPU's arena; CPU backend: 0 */
     const char *plans; /* algorithms of a GPU's GEMMs: "auto", "timed", "reproducible" */
+    uint64_t parameters, model_bytes; /* those of struct fp8d_model, of all models */
 };
 
 FP8D_API int fp8d_get_status(struct fp8d *c, const struct fp8d_call *call, struct fp8d_result **out,
@@ -365,7 +366,7 @@ struct fp8d_model {
     uint64_t incarnation, weight_version;
     uint32_t layers;
     uint64_t parameters;
-    uint64_t bytes; /* weights, biases, FP8 copies and scaling state */
+    uint64_t bytes; /* weights, biases, FP8 copies, scaling state, gradients, masters, moments */
     struct fp8d_recipe recipe;
     uint32_t creator_uid;
     bool scope_open, calibrating;

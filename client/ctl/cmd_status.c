@@ -27,6 +27,8 @@ static int status_json(struct ctl *ctl, const struct fp8d_status *s)
     json_put(ctl, o, "device_memory_total", json_u64(s->device_memory_total));
     json_put(ctl, o, "connections", json_u64(s->connections));
     json_put(ctl, o, "models", json_u64(s->models));
+    json_put(ctl, o, "parameters", json_u64(s->parameters));
+    json_put(ctl, o, "model_bytes", json_u64(s->model_bytes));
     json_put(ctl, o, "contexts", json_u64(s->contexts));
     json_put(ctl, o, "scopes", json_u64(s->scopes));
     json_put(ctl, o, "queued", json_u64(s->queued));
@@ -56,6 +58,9 @@ static void status_print(const struct fp8d_status *s)
                bytes_text(s->device_memory_total, b));
     printf("holds       models %u, contexts %u, scopes %u; connections %u\n", s->models,
            s->contexts, s->scopes, s->connections);
+    if (s->parameters)
+        printf("parameters  %" PRIu64 ", held in %s: %.2f bytes each\n", s->parameters,
+               bytes_text(s->model_bytes, a), (double)s->model_bytes / (double)s->parameters);
     printf("requests    %u queued, %u running, %" PRIu64 " done, of them %" PRIu64 " forwards\n",
            s->queued, s->running, s->requests_done, s->forwards_done);
     if (s->progress_age_ms)

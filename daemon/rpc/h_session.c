@@ -134,6 +134,10 @@ void rpc_status(struct request *rq)
     m.memory_peak = ledger_peak(e->o.ledger);
     m.connections = rpc->session_count;
     m.models = (uint32_t)e->model_count;
+    for (size_t i = 0; i < e->model_count; i++) {
+        m.parameters += model_parameters(e->models[i]);
+        m.model_bytes += model_bytes(e->models[i]);
+    }
     m.queued = rpc->queued;
     m.running = rpc->running;
     m.requests_done = rpc->requests_done;

@@ -87,7 +87,7 @@ def questions():
          ["server_version", "instance", "pid", "uptime_ms", "backend", "device", "backend_reason",
           "plans",
           "memory_used", "memory_limit", "memory_peak", "device_memory_used", "device_memory_total",
-          "connections", "models", "contexts",
+          "connections", "models", "parameters", "model_bytes", "contexts",
           "scopes", "queued", "running", "requests_done", "forwards_done", "progress_age_ms",
           "draining"])
     got = keys("models, none", ["models"], ["models"])

@@ -264,6 +264,53 @@ START_TEST(step_is_whole_for_every_allocation)
 }
 END_TEST
 
+/* What a parameter takes: F32 weight (its own master), two moments, gradient, and the FP8 copy in two
+ * forms, 4 + 8 + 4 + 2 bytes, and a little scaling state. Host memory comes in blocks of 2 MiB, which
+ * this shape fills. */
+START_TEST(step_memory_of_a_parameter)
+{
+    enum { ROWS = 1008, COLS = 1040 };
+    struct steps f;
+    steps_open(&f);
+    ck_assert(!ask_scope_end(&f.a, 1, true, NULL));
+    ck_assert_uint_eq(ask_drop_model(&f.a, "m", NULL), ASK_OK);
+    float *w = calloc((size_t)ROWS * COLS, sizeof *w), x[COLS] = {1.0f};
+    ck_assert_ptr_nonnull(w);
+    struct desk_layer layer = {"l", ROWS, COLS, w, NULL};
+    ck_assert(!desk_load(f.desk, 1, "big", &layer, 1, NULL, NULL));
+    free(w);
+    Fp8d__V1__OptimizerOptions o = FP8D__V1__OPTIMIZER_OPTIONS__INIT;
+    o.kind = FP8D__V1__OPTIMIZER_KIND__OPTIMIZER_KIND_ADAM;
+    ck_assert(!ask_optimizer(&f.a, "big", &o, NULL, 0));
+    for (uint64_t k = 1; k <= 2; k++) {
+        struct ask_forward r = {.model = "big",
+                                .layer = "l",
+                                .mode = FP8D__V1__MODE__MODE_TRAIN,
+                                .x = ask_f32(x, 1, COLS),
+                                .context_id = 1};
+        struct ask_backward b = {.context_id = 1, .dy = ask_f32(x, 1, ROWS), .no_grad_input = true};
+        struct ask_step s = {.step = k};
+        ck_assert_msg(!ask_forward(&f.a, &r), "%s", f.a.text);
+        ck_assert_msg(!ask_backward(&f.a, &b), "%s", f.a.text);
+        ck_assert_msg(!ask_step(&f.a, "big", &s), "%s", f.a.text);
+        ask_forward_free(&r);
+        ask_backward_free(&b);
+        ask_step_free(&s);
+        Fp8d__V1__StatusRequest m = FP8D__V1__STATUS_REQUEST__INIT;
+        struct desk_frame *frame = NULL;
+        ck_assert(!desk_call(f.desk, 1, REQUEST_STATUS, &m.base, NULL, 0, &frame, NULL));
+        Fp8d__V1__StatusReply *st =
+            fp8d__v1__status_reply__unpack(NULL, frame->meta_len, frame->meta);
+        desk_frame_free(frame);
+        ck_assert(st->models == 1 && st->parameters == (uint64_t)ROWS * COLS);
+        double each = (double)st->model_bytes / (double)st->parameters;
+        ck_assert_msg(each >= 18.0 && each <= 18.1, "%.3f bytes a parameter", each);
+        fp8d__v1__status_reply__free_unpacked(st, NULL);
+    }
+    steps_close(&f);
+}
+END_TEST
+
 /* Without an optimizer there is no step; another connection's scope keeps it out. */
 START_TEST(step_refusals)
 {
@@ -300,6 +347,7 @@ int main(void)
     tcase_add_test(c, step_moves_an_edited_weight);
     tcase_add_test(c, step_keeps_a_float32_master);
     tcase_add_test(c, step_is_whole_for_every_allocation);
+    tcase_add_test(c, step_memory_of_a_parameter);
     tcase_add_test(c, step_refusals);
     suite_add_tcase(s, c);
     return run_suite(s);

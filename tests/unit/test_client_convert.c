@@ -117,6 +117,8 @@ START_TEST(test_status)
     m.scopes = 24;
     m.device_memory_used = 25;
     m.device_memory_total = 26;
+    m.parameters = 27;
+    m.model_bytes = 28;
     m.draining = true;
     struct fp8d_result *r = good(REQUEST_STATUS, &m);
     const struct fp8d_status *s = fp8d_result_status(r);
@@ -130,8 +132,8 @@ START_TEST(test_status)
                       s->memory_peak, s->connections,   s->models,        s->queued,
                       s->running,     s->requests_done, s->forwards_done, s->progress_age_ms,
                       s->contexts,    s->scopes,        s->device_memory_used,
-                      s->device_memory_total};
-    for (uint64_t i = 0; i < 16; i++)
+                      s->device_memory_total, s->parameters, s->model_bytes};
+    for (uint64_t i = 0; i < 18; i++)
         ck_assert_uint_eq(got[i], 11 + i);
     ck_assert(s->draining);
     ck_assert_ptr_null(fp8d_result_models(r));
