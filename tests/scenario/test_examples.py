@@ -64,6 +64,25 @@ def calibrated(tap, daemon, folder, np):
     tap.is_("calibrated: its models are gone", models(daemon) == [], models(daemon))
 
 
+def accumulate(tap, daemon):
+    """Transformer Engine issue 1047: bytes keep the factor they were cast with, while the site's
+    moves; numbers are compared by the program, in float64."""
+    code, out, err = run(daemon, "accumulate")
+    rows = [line.split() for line in out.splitlines()]
+    rows = [r for r in rows if len(r) == 8 and r[2] in ("cast", "reused")]
+    tap.is_("accumulate: exit code 0, three steps of four microbatches",
+            code == 0 and not err and len(rows) == 12 and out.count("gradient of 4") == 3,
+            f"{code}\n{out}\n{err}")
+    tap.is_("accumulate: cast once a step, and reused with the factor of that cast",
+            [r[2] for r in rows] == ["cast", "reused", "reused", "reused"] * 3
+            and all(len({r[3] for r in rows[i:i + 4]}) == 1 for i in (0, 4, 8))
+            and len({r[3] for r in rows}) == 3, out)
+    tap.is_("accumulate: the site's factor is another, and would spoil every output",
+            all(r[3] != r[4] and float(r[7]) > 0.1 > 0.07 > max(float(r[5]), float(r[6]))
+                for r in rows), out)
+    tap.is_("accumulate: its model is gone", models(daemon) == [], models(daemon))
+
+
 def others(tap, daemon):
     for name, args in (("microbatch", [DATA]), ("forward", [DATA]), ("hello", [])):
         code, out, err = run(daemon, name, *args)
@@ -77,6 +96,7 @@ def run_all(tap, np):
         try:
             train(tap, daemon)
             calibrated(tap, daemon, folder, np)
+            accumulate(tap, daemon)
             others(tap, daemon)
         finally:
             tap.is_("the daemon stops clean", daemon.stop() == 0)
