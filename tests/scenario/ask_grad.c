@@ -32,6 +32,10 @@ unsigned ask_backward(struct ask *a, struct ask_backward *b)
     m.grad_input_id = b->grad_input_id;
     m.replace_grad_input = b->replace;
     m.no_grad_input = b->no_grad_input;
+    if (a->later) {
+        a->sent = desk_send(a->desk, a->conn, REQUEST_BACKWARD, &m.base, b->dy.data, n, NULL, 0);
+        return ASK_LATER;
+    }
     unsigned code = desk_call(a->desk, a->conn, REQUEST_BACKWARD, &m.base, b->dy.data, n, &frame,
                               a->text);
     if (code) {
