@@ -174,6 +174,18 @@ static double error_of(const float *y, const float *reference)
     return sqrt(error / norm);
 }
 
+static bool same_bits(const float *a, const float *b)
+{
+    for (int i = 0; i < ELEMENTS; i++) {
+        uint32_t x, y;
+        memcpy(&x, &a[i], sizeof x);
+        memcpy(&y, &b[i], sizeof y);
+        if (x != y)
+            return false;
+    }
+    return true;
+}
+
 static int compare(struct fp8d *c, const char *file, uint64_t *state)
 {
     float x[ELEMENTS], reference[ELEMENTS], y[2][ELEMENTS];
@@ -187,7 +199,7 @@ static int compare(struct fp8d *c, const char *file, uint64_t *state)
         printf("load %d  weight scale_inv %.9g  error %.4f\n", i + 1, (double)cast[i].scale_inv,
                error_of(y[i], reference));
     }
-    if (memcmp(y[0], y[1], sizeof y[0]) != 0) {
+    if (!same_bits(y[0], y[1])) {
         printf("the two loads give different outputs\n");
         return 1;
     }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The examples do what their first lines say, on a running fp8d. TAP. Needs numpy and ml_dtypes."""
+import glob
 import json
 import os
 import re
@@ -83,6 +84,26 @@ def accumulate(tap, daemon):
     tap.is_("accumulate: its model is gone", models(daemon) == [], models(daemon))
 
 
+def charlm(tap, daemon, folder):
+    """The same losses with linears in FP8 as in float32: within 2 % at the end."""
+    steps = 100 if os.environ.get("FP8D_TEST_SMALL") else 300
+    text = os.path.join(folder, "text")
+    licences = glob.glob("/usr/share/common-licenses/*")
+    with open(text, "wb") as out:
+        for path in [os.path.join(SOURCE, "LICENSE"), *sorted(licences)]:
+            with open(path, "rb") as f:
+                out.write(f.read())
+    code, out, err = run(daemon, "charlm", text, str(steps), "fp8d")
+    code32, out32, err32 = run(daemon, "charlm", text, str(steps), "float32")
+    fp8, here = ([float(x) for x in re.findall(r"loss (\S+)$", o, re.M)] for o in (out, out32))
+    tap.is_("charlm: both runs have a loss a step, which falls",
+            code == code32 == 0 and not err + err32 and len(fp8) == len(here) == steps
+            and fp8[-1] < 0.8 * fp8[0] and here[-1] < 0.8 * here[0], out[-300:] + err + err32)
+    last = [sum(losses[-20:]) / 20 for losses in (fp8, here)]
+    tap.is_("charlm: the last losses are within 2 %", abs(last[0] / last[1] - 1) < 0.02, last)
+    tap.is_("charlm: its model is gone", models(daemon) == [], models(daemon))
+
+
 def others(tap, daemon):
     for name, args in (("microbatch", [DATA]), ("forward", [DATA]), ("hello", [])):
         code, out, err = run(daemon, name, *args)
@@ -97,6 +118,7 @@ def run_all(tap, np):
             train(tap, daemon)
             calibrated(tap, daemon, folder, np)
             accumulate(tap, daemon)
+            charlm(tap, daemon, folder)
             others(tap, daemon)
         finally:
             tap.is_("the daemon stops clean", daemon.stop() == 0)
