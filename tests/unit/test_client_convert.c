@@ -124,15 +124,14 @@ START_TEST(test_status)
     const struct fp8d_status *s = fp8d_result_status(r);
     ck_assert_str_eq(s->server_version, "1.2.3");
     ck_assert_uint_eq(s->instance_id, UINT64_MAX);
-    ck_assert_str_eq(s->backend, "cpu");
-    ck_assert_str_eq(s->device, "dev");
+    ck_assert(!strcmp(s->backend, "cpu") && !strcmp(s->device, "dev"));
     ck_assert_str_eq(s->backend_reason, "why");
     ck_assert_str_eq(s->plans, "timed");
     uint64_t got[] = {s->pid,         s->uptime_ms,     s->memory_used,   s->memory_limit,
                       s->memory_peak, s->connections,   s->models,        s->queued,
                       s->running,     s->requests_done, s->forwards_done, s->progress_age_ms,
-                      s->contexts,    s->scopes,        s->device_memory_used,
-                      s->device_memory_total, s->parameters, s->model_bytes};
+                      s->contexts,    s->scopes,        s->device_memory_used, s->device_memory_total,
+                      s->parameters,  s->model_bytes};
     for (uint64_t i = 0; i < 18; i++)
         ck_assert_uint_eq(got[i], 11 + i);
     ck_assert(s->draining);
