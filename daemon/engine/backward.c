@@ -199,10 +199,10 @@ static int enqueue_cast(struct backward *w, struct fault *f)
         .report = &((struct scratch *)w->scratch->data)->report,
         .transposed = true,
         .sums = w->bias,
-        .sums_add = g->held,
+        .sums_add = g->held && g->bias.buf,
     };
     int rc = 0;
-    if (w->bias.buf && g->held)
+    if (c.sums_add)
         rc = backend_copy(q, w->bias.buf, 0, g->bias.buf, 0, w->bias.cols * sizeof(float), f);
     return rc ? rc : qtensor_cast(q, engine_of(w)->o.ledger, &c, "the FP8 gradient", &w->dyq, f);
 }

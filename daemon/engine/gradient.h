@@ -13,7 +13,7 @@
 
 struct gradient {
     struct tensor weight; /* [out, in]; buf NULL: none yet */
-    struct tensor bias;   /* [1, out]; buf NULL: none yet, or the layer has no bias */
+    struct tensor bias;   /* [1, out]; buf NULL: none yet, no bias, or one that came since */
     bool held;
     uint64_t contributions; /* backward requests that it is the sum of; 0 unless held */
     uint64_t nonfinite;     /* elements of their grad_output */

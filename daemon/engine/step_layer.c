@@ -48,6 +48,12 @@ static int place_init(struct step_tensor *t, struct engine *e, const struct tens
     return rc;
 }
 
+/* A bias that an edit gave to the layer has no gradient before the next backward. */
+static bool moves_bias(const struct layer *l)
+{
+    return l->weight.bias.buf && l->gradient.bias.buf;
+}
+
 /* The moments that a layer's options ask for are the model's: only rate and decay are its own. */
 int step_layer_init(struct step_layer *s, struct model *m, struct layer *l, struct fault *f)
 {
@@ -58,7 +64,7 @@ int step_layer_init(struct step_layer *s, struct model *m, struct layer *l, stru
                         l->in, f);
     if (!rc)
         rc = place_init(&s->weight, m->engine, &w->high, f);
-    if (rc || !w->bias.buf)
+    if (rc || !moves_bias(l))
         return rc;
     rc = state_init(&s->bias, m->engine, &m->optimizer, &l->bias_state, w->bias.dtype, 1, l->out,
                     f);
@@ -111,7 +117,7 @@ int step_layer_begin(struct step_layer *s, struct model *m, struct step_report *
         rc = qtensor_dequantize(q, l->weight.primary.q, &s->weight.fresh.master, f);
     if (!rc)
         rc = backend_norm(q, &l->gradient.weight, &r->weight, f);
-    if (rc || !l->weight.bias.buf)
+    if (rc || !moves_bias(l))
         return rc;
     rc = fill(&s->bias, q, &l->weight.bias, f);
     return rc ? rc : backend_norm(q, &l->gradient.bias, &r->bias, f);
@@ -182,7 +188,7 @@ int step_layer_update(struct step_layer *s, struct model *m, float grad_scale,
     if (l->weight.primary.q)
         u.round_to = l->weight.origin; /* an FP8 source: not rounded */
     int rc = update_weight(s, m, &u, r, f);
-    if (rc || !l->weight.bias.buf)
+    if (rc || !moves_bias(l))
         return rc;
     u = update_of(&s->bias, &l->bias_state, m, l, &l->gradient.bias, grad_scale);
     return backend_update(m->engine->queue, &u, f);

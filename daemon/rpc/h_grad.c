@@ -136,7 +136,9 @@ static int find_part(const struct layer *l, bool bias, struct operand *out,
                          l->name);
     if (bias && !g->bias.buf)
         return fault_set(f, FP8D_EFAILED_PRECONDITION,
-                         "part is BIAS, but layer %s has no bias, needed WEIGHT", l->name);
+                         "part is BIAS, but layer %s %s, needed WEIGHT", l->name,
+                         l->weight.bias.buf ? "was given its bias after its last backward"
+                                            : "has no bias");
     *from = bias ? &g->bias : &g->weight;
     *out = (struct operand){.rank = bias ? 1 : 2, .high = **from};
     out->dims[0] = l->out;

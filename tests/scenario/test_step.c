@@ -205,6 +205,43 @@ START_TEST(step_moves_an_edited_weight)
 }
 END_TEST
 
+/* A bias that an edit gives to a layer which holds a gradient without one: its own begins with the next
+ * Backward, and a step before that leaves it alone. */
+START_TEST(step_with_a_bias_that_came_later)
+{
+    struct steps f;
+    float w[OUT * IN], bias[OUT];
+    steps_open(&f);
+    for (int round = 0; round < 2; round++) {
+        const char *layer = round ? "c" : "b";
+        struct ask_gradient g;
+        struct desk_layer bare = {layer, OUT, IN, f.w, NULL};
+        if (round) {
+            ck_assert(!ask_scope_end(&f.a, 1, true, NULL));
+            ck_assert(!desk_load(f.desk, 1, "m", &bare, 1, NULL, NULL));
+            Fp8d__V1__OptimizerOptions o = sgd(1.0);
+            ck_assert(!ask_optimizer(&f.a, "m", &o, NULL, 0));
+            ck_assert(!ask_scope_begin(&f.a, 1, "m"));
+        }
+        microbatch(&f, layer, 2.0f, 1.0f); /* 8 in column 0 */
+        struct ask_tensor t = ask_f32(f.w, OUT, IN), b = ask_f32(f.bias, 1, OUT);
+        b.rank = 1;
+        b.dims[0] = OUT;
+        ck_assert_msg(!ask_edit(&f.a, "m", layer, &t, &b, NULL, NULL), "%s", f.a.text);
+        ck_assert_uint_eq(ask_gradient(&f.a, "m", layer, true, &g), ASK_FAILED_PRECONDITION);
+        if (round)
+            microbatch(&f, layer, 2.0f, 1.0f); /* 8 more, and 4 in the bias */
+        step(&f, 1, APPLIED);
+        read_layer(&f, layer, w, bias);
+        for (int i = 0; i < OUT * IN; i++)
+            ck_assert(w[i] == f.w[i] - (i % IN ? 0.0f : round ? 16.0f : 8.0f));
+        for (int o = 0; o < OUT; o++)
+            ck_assert(bias[o] == f.bias[o] - (round ? 4.0f : 0.0f));
+    }
+    steps_close(&f);
+}
+END_TEST
+
 /* The master keeps what BF16 rounds away: 1 - 2^-10 is 1 in BF16, 1 - 2 * 2^-10 is a tie and stays,
  * 1 - 3 * 2^-10 is not. */
 START_TEST(step_keeps_a_float32_master)
@@ -345,6 +382,7 @@ int main(void)
     tcase_add_test(c, step_heeds_layers);
     tcase_add_test(c, step_makes_the_training_copy);
     tcase_add_test(c, step_moves_an_edited_weight);
+    tcase_add_test(c, step_with_a_bias_that_came_later);
     tcase_add_test(c, step_keeps_a_float32_master);
     tcase_add_test(c, step_is_whole_for_every_allocation);
     tcase_add_test(c, step_memory_of_a_parameter);
