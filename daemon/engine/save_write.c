@@ -5,7 +5,6 @@
 #include "daemon/engine/engine.h"
 #include "daemon/engine/load.h" /* LOAD_BLOCK */
 #include "daemon/engine/queuewait.h"
-#include "daemon/engine/queuewait.h"
 #include "daemon/engine/roots.h"
 
 #include <errno.h>

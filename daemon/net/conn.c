@@ -26,7 +26,7 @@ static bool reads(const struct conn *c)
            c->outbox.queued <= options(c)->output_high_water;
 }
 
-/* Tell the loop what this connection waits for now. The peer's end is always heard. */
+/* Tell the loop what this connection waits for. The peer's end is always heard. */
 static void settle(struct conn *c)
 {
     if (c->ended)

@@ -33,6 +33,23 @@ class Tap:
         print(f"ok {self.count} - {name} # SKIP {why}", flush=True)
 
 
+def with_numpy(run):
+    """A main: run(tap, numpy, ml_dtypes) where the packages are there; a failure in CI where not."""
+    tap = Tap()
+    try:
+        import ml_dtypes
+        import numpy as np
+    except ImportError as e:
+        if not os.environ.get("CI"):
+            print(f"1..0 # SKIP no Python package {e.name}")
+            return 0
+        tap.is_("the Python packages are there", False, e.name)
+    else:
+        run(tap, np, ml_dtypes)
+    print(f"1..{tap.count}")
+    return 1 if tap.failed else 0
+
+
 class Daemon:
     """An fp8d on the CPU with a socket in `folder`."""
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from ctl_rig import BUILD, SOURCE, Daemon, Tap, read_tensors
+from ctl_rig import BUILD, SOURCE, Daemon, read_tensors, with_numpy
 
 DATA = os.path.join(SOURCE, "examples", "data", "minilm-layer.safetensors")
 
@@ -124,22 +124,5 @@ def run_all(tap, np):
             tap.is_("the daemon stops clean", daemon.stop() == 0)
 
 
-def main():
-    tap = Tap()
-    try:
-        import ml_dtypes  # read_tensors needs it
-        import numpy as np
-        assert ml_dtypes
-    except ImportError as e:
-        if not os.environ.get("CI"):
-            print(f"1..0 # SKIP no Python package {e.name}")
-            return 0
-        tap.is_("the Python packages are there", False, e.name)
-    else:
-        run_all(tap, np)
-    print(f"1..{tap.count}")
-    return 1 if tap.failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(with_numpy(lambda tap, np, _: run_all(tap, np)))

@@ -40,7 +40,7 @@ static int noting_beneath(void *self, int dirfd, const char *path, int flags)
 static struct served S;
 static struct picture P;
 static char text[1024];
-static char dir[64], root[128], roots[300]; /* root is dir/root; roots holds another before it */
+static char dir[64], root[128], roots[300]; /* root is a folder in dir; roots holds another before it */
 
 static void write_model(const char *path)
 {
@@ -58,7 +58,7 @@ static void path_of(char out[256], const char *a, const char *b)
     (void)snprintf(out, 256, "%s/%s", a, b);
 }
 
-/* dir/secret, dir/root/good, dir/root/sub/good, and links of all kinds. */
+/* secret in dir, good and sub/good in root, and links of all kinds. */
 static void make_tree(void)
 {
     char p[256], q[256];
@@ -224,7 +224,7 @@ START_TEST(load_files_outside_the_roots_are_not_opened)
     char secret[256], sneaky[256], prefix[256];
     path_of(secret, dir, "secret");
     path_of(sneaky, root, "../secret");
-    (void)snprintf(prefix, sizeof prefix, "%sly/good", root); /* /root is a prefix of /rootly */
+    (void)snprintf(prefix, sizeof prefix, "%sly/good", root); /* as text, root is a prefix of it */
     const char *const paths[] = {"../secret",   "sub/../../secret",   secret,
                                  sneaky,        "link-out",           "link-up",
                                  "link-in",     "sub/link-dir/good",  prefix,
