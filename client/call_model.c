@@ -15,6 +15,7 @@ static void fill_options(Fp8d__V1__LoadOptions *m, Fp8d__V1__Recipe *recipe,
     m->dequantize = (Fp8d__V1__DType)o->dequantize;
     m->allow_nan = o->allow_nan;
     m->finish_calibration = o->finish_calibration;
+    m->no_optimizer = o->no_optimizer;
 }
 
 int fp8d_submit_load_begin(struct fp8d *c, const struct fp8d_load_begin *load,

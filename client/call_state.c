@@ -58,6 +58,7 @@ int fp8d_submit_save_begin(struct fp8d *c, const struct fp8d_save_begin *save,
                                  : FP8D__V1__LOAD_SOURCE__LOAD_SOURCE_DESCRIPTORS;
     m.server_path = call_text(save->server_path);
     m.expect = call_expect(&expect, &save->expect);
+    m.no_optimizer = save->no_optimizer;
     return call_submit(c, &r, call, id, err);
 }
 

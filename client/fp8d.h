@@ -488,6 +488,7 @@ struct fp8d_load_options {
     enum fp8d_dtype dequantize; /* F32 or BF16: FP8 weights become high precision; 0: they stay */
     bool allow_nan;             /* FP8 weights may hold NaN codes, which are counted */
     bool finish_calibration;    /* of a file saved with a calibration unfinished: finish it */
+    bool no_optimizer;          /* of a save: without optimizer state and gradients, for serving */
 };
 
 struct fp8d_progress {
@@ -568,6 +569,7 @@ FP8D_API int fp8d_submit_load_commit(struct fp8d *c, uint64_t load_id, fp8d_prog
 
 struct fp8d_save_options {
     struct fp8d_expect expect; /* of the model that is saved */
+    bool no_optimizer;         /* without optimizer state and gradients: enough to serve */
 };
 
 struct fp8d_save_report {
@@ -575,7 +577,8 @@ struct fp8d_save_report {
     uint32_t tensors;
 };
 
-/* Save `model` as it is between two requests, with all its state, as the safetensors file `path`.
+/* Save `model` as it is between two requests, with all its state (weights, scaling, optimizer,
+ * gradients that wait for a step), as the safetensors file `path`.
  * The new bytes go to the temporary ".NAME.fp8d-save" in the same folder, with the target's
  * permissions if it exists, and take its name when all of them are on the disk: the target is the
  * old file or the new one, whole, whatever fails. After a failure no temporary stays; after the end
@@ -602,6 +605,7 @@ struct fp8d_save_begin {
     const char *model;
     const char *server_path; /* NULL: the file comes by fp8d_save_attach */
     struct fp8d_expect expect;
+    bool no_optimizer;
 };
 
 FP8D_API int fp8d_save_begin(struct fp8d *c, const struct fp8d_save_begin *save,

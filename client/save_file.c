@@ -41,8 +41,10 @@ static int ask(struct fp8d *c, struct fp8d_save_begin *begin, const struct repla
 {
     struct chain s = {0};
     begin->save_id = SAVE_ID_BASE | c->pending.last_id;
-    if (options)
+    if (options) {
         begin->expect = options->expect;
+        begin->no_optimizer = options->no_optimizer;
+    }
     int rc = send_begin(c, &s, begin, err);
     if (!rc && to)
         rc = send_attach(c, &s, begin->save_id, to, err);

@@ -76,6 +76,7 @@ int cmd_load(struct ctl *ctl, const struct args *a)
         .dequantize = dtypes[args_choice(a, "dequantize")],
         .allow_nan = args_has(a, "allow-nan"),
         .finish_calibration = args_has(a, "finish-calibration"),
+        .no_optimizer = args_has(a, "no-optimizer"),
     };
     if (o.primary_fp8 && o.dequantize)
         return ctl_usage(ctl, "--primary-fp8 and --dequantize exclude each other");

@@ -32,13 +32,14 @@ int cmd_save(struct ctl *ctl, const struct args *a)
     struct fp8d_error err;
     struct fp8d_result *r;
     struct progress line = {0};
+    struct fp8d_save_options o = {.no_optimizer = args_has(a, "no-optimizer")};
     const char *model = a->argument[0], *path = a->argument[1];
     int rc = ctl_connect(ctl);
     if (rc)
         return rc;
     rc = args_has(a, "server-path")
-             ? fp8d_save_server_path(ctl->c, model, path, NULL, progress_cb(), &line, &r, &err)
-             : fp8d_save_file(ctl->c, model, path, NULL, progress_cb(), &line, &r, &err);
+             ? fp8d_save_server_path(ctl->c, model, path, &o, progress_cb(), &line, &r, &err)
+             : fp8d_save_file(ctl->c, model, path, &o, progress_cb(), &line, &r, &err);
     progress_end(&line);
     if (rc)
         return ctl_failed(ctl, &err);

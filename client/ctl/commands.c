@@ -34,6 +34,7 @@ static const struct arg_option load_options[] = {
      false},
     {"allow-nan", NULL, "accept FP8 weights that hold NaN codes, and count them", 0, 0, false},
     {"finish-calibration", NULL, "finish a calibration that was saved unfinished", 0, 0, false},
+    {"no-optimizer", NULL, "leave out the optimizer and gradients of a save", 0, 0, false},
     {"no-strict", NULL, "report what cannot be a layer instead of refusing the file", 0, 0, false},
     {"only", "GLOB", "claim only layers whose name matches; may be repeated", 0, 0, true},
     {"skip", "GLOB", "do not claim layers whose name matches; may be repeated", 0, 0, true},
@@ -42,6 +43,7 @@ static const struct arg_option load_options[] = {
 };
 
 static const struct arg_option save_options[] = {
+    {"no-optimizer", NULL, "leave out the optimizer and gradients: enough to serve", 0, 0, false},
     {"server-path", NULL, "PATH is the server's, below a root of its configuration", 0, 0, false},
     OPTIONS_END,
 };

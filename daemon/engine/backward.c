@@ -26,8 +26,7 @@ struct backward {
     struct buffer *scratch;
     struct qtensor *dyq;
     struct qtensor *turned[2]; /* weight and input, where the context's have no second form */
-    struct buffer *fresh;      /* memory of the weight's gradient, if the layer has none yet */
-    struct tensor bias;        /* the bias' gradient as it will be; buf NULL: no bias */
+    struct gradient_next next;
     struct scope *scope;       /* explicit, or NULL */
     struct filing filing;
     struct apply_site site;
@@ -107,27 +106,6 @@ static int make_grad_input(struct backward *w, enum dtype dtype, struct fault *f
     return rc;
 }
 
-static int device_memory(struct backward *w, uint64_t elements, const char *what,
-                         struct buffer **out, struct fault *f)
-{
-    const struct engine_options *o = &engine_of(w)->o;
-    return buffer_new(o->backend, o->ledger, BUFFER_DEVICE, elements * sizeof(float), what, out, f);
-}
-
-/* The bias' gradient is made anew each time, so that a request that fails leaves the old one whole.
- */
-static int reserve_gradient(struct backward *w, struct fault *f)
-{
-    const struct layer *l = layer_of(w);
-    int rc = l->gradient.weight.buf
-                 ? 0
-                 : device_memory(w, l->out * l->in, "the weight's gradient", &w->fresh, f);
-    if (rc || !l->weight.bias.buf)
-        return rc;
-    w->bias = (struct tensor){.dtype = DTYPE_F32, .rows = 1, .cols = l->out};
-    return device_memory(w, l->out, "the bias' gradient", &w->bias.buf, f);
-}
-
 static int reserve(struct backward *w, struct fault *f)
 {
     struct scope *open = w->model->scope;
@@ -139,7 +117,11 @@ static int reserve(struct backward *w, struct fault *f)
     if (rc)
         return rc;
     memset(w->scratch->host, 0, bytes);
-    return w->a.context->tokens ? reserve_gradient(w, f) : 0;
+    const struct layer *l = layer_of(w);
+    return w->a.context->tokens
+               ? gradient_reserve(&l->gradient, engine_of(w), l->out, l->in,
+                                  l->weight.bias.buf != NULL, &w->next, f)
+               : 0;
 }
 
 static int prepare(struct backward *w, const struct backward_args *a, struct fault *f)
@@ -163,8 +145,7 @@ static void backward_free(struct backward *w)
     operand_fini(&w->grad_input);
     stage_fini(&w->stage);
     buffer_unref(w->scratch);
-    buffer_unref(w->fresh);
-    buffer_unref(w->bias.buf);
+    gradient_next_fini(&w->next);
     qtensor_unref(w->dyq);
     qtensor_unref(w->turned[0]);
     qtensor_unref(w->turned[1]);
@@ -188,7 +169,6 @@ static int enqueue_cast(struct backward *w, struct fault *f)
 {
     const struct recipe *r = &w->model->recipe;
     const struct gradient *g = &layer_of(w)->gradient;
-    struct queue *q = engine_of(w)->queue;
     bool delayed = r->kind == RECIPE_DELAYED;
     struct cast c = {
         .src = w->dy,
@@ -198,13 +178,11 @@ static int enqueue_cast(struct backward *w, struct fault *f)
         .site = site_state(&layer_of(w)->sites[SITE_GRAD_OUTPUT]),
         .report = &((struct scratch *)w->scratch->data)->report,
         .transposed = true,
-        .sums = w->bias,
+        .sums = w->next.bias,
         .sums_add = g->held && g->bias.buf,
     };
-    int rc = 0;
-    if (c.sums_add)
-        rc = backend_copy(q, w->bias.buf, 0, g->bias.buf, 0, w->bias.cols * sizeof(float), f);
-    return rc ? rc : qtensor_cast(q, engine_of(w)->o.ledger, &c, "the FP8 gradient", &w->dyq, f);
+    return qtensor_cast(engine_of(w)->queue, engine_of(w)->o.ledger, &c, "the FP8 gradient", &w->dyq,
+                        f);
 }
 
 /* An operand to be multiplied the other way round: by its second form, or turned now. */
@@ -243,16 +221,13 @@ static int enqueue_wgrad(struct backward *w, struct fault *f)
     struct gemm g = {
         .a = w->dyq,
         .a_transposed = true,
-        .out = {.buf = w->fresh ? w->fresh : l->gradient.weight.buf,
-                .dtype = DTYPE_F32,
-                .rows = l->out,
-                .cols = l->in},
+        .out = w->next.weight,
         .precise = true,
         .reproducible = reproducible(w),
         .accumulate = l->gradient.held,
     };
 #ifdef FP8D_MUTANT_GRADIENT_ADDS
-    g.accumulate = !w->fresh;
+    g.accumulate = !w->next.fresh;
 #endif
     int rc = other_way(w, w->a.context->input, "the transposed input", &w->turned[1], &g.b,
                        &g.b_transposed, f);
@@ -278,6 +253,8 @@ static int enqueue_all(struct backward *w, struct fault *f)
 {
     int rc = enqueue_stage(w, f);
     if (!rc)
+        rc = gradient_carry(&layer_of(w)->gradient, &w->next, engine_of(w)->queue, f);
+    if (!rc)
         rc = enqueue_cast(w, f);
     if (!rc && w->grad_input.high.buf)
         rc = enqueue_dgrad(w, f);
@@ -301,26 +278,6 @@ static void enqueue(struct backward *w)
 }
 
 /* --- after compute --- */
-
-static void settle_gradient(struct backward *w)
-{
-    const struct scratch *s = w->scratch->host;
-    struct layer *l = layer_of(w);
-    struct gradient *g = &l->gradient;
-    if (w->fresh)
-        g->weight =
-            (struct tensor){.buf = w->fresh, .dtype = DTYPE_F32, .rows = l->out, .cols = l->in};
-    w->fresh = NULL;
-    struct buffer *old = g->bias.buf;
-    if (w->bias.buf)
-        g->bias = w->bias;
-    else
-        old = NULL;
-    w->bias.buf = old; /* goes with the request */
-    g->held = true;
-    g->contributions++;
-    g->nonfinite += s->report.slot.nonfinite;
-}
 
 static void settle_site(struct backward *w)
 {
@@ -365,7 +322,8 @@ static void backward_finish(struct op *op)
     bool accumulated = w->dyq && layer_of(w)->gradient.held;
     if (w->dyq) {
         settle_site(w);
-        settle_gradient(w);
+        gradient_settle(&layer_of(w)->gradient, &w->next,
+                        ((const struct scratch *)w->scratch->host)->report.slot.nonfinite);
     }
     filing_settle(&w->filing);
     context_end(w->a.context);

@@ -203,7 +203,7 @@ static const struct source *layer_named(const struct claim *c, const char *name,
     return NULL;
 }
 
-/* Scaling state whose layer has no use for it: X is left out, or is no layer, or this is no save.
+/* State whose layer has no use for it: X is left out, or is no layer, or this is no save.
  */
 static void sort_state(struct claim *c, const struct claim_options *o,
                        const struct safetensors_tensor *t, size_t len, struct problems *p)
@@ -216,8 +216,8 @@ static void sort_state(struct claim *c, const struct claim_options *o,
         return;
     (void)snprintf(x, sizeof x, "%.*s", (int)len, t->name);
     if (selected(o, x, &why)) {
-        why = c->save ? "is scaling state of a layer that is not in the file"
-                      : "is scaling state, but the metadata has no fp8d_format, needed \"1\"";
+        why = c->save ? "is state of a layer that is not in the file"
+                      : "is state of a save, but the metadata has no fp8d_format, needed \"1\"";
         if (!o->no_strict) {
             problem(p, t->name, len, why);
             return;

@@ -31,6 +31,7 @@ struct load_options {
     enum dtype dequantize; /* DTYPE_NONE, F32 or BF16 */
     bool allow_nan;
     bool finish_calibration;
+    bool no_optimizer;     /* optimizer state and gradients of the file are left out */
     char *const *only; /* borrowed by load_begin */
     size_t only_count;
     char *const *skip;
@@ -86,6 +87,7 @@ struct load {
     struct claim_lines converted;
     struct load_part *parts;   /* one a layer of the claim */
     struct recipe file_recipe; /* of a save; else the default */
+    struct optimizer optimizer; /* of a save, and goes on; else unset */
     struct buffer *staging; /* BUFFER_HOST, LOAD_BLOCK or one row of FP8 codes; NULL: not needed */
     struct buffer *scratch; /* the largest weight that is cast; NULL: none is */
     struct model *built;

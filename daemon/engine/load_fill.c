@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "daemon/engine/load_bytes.h"
+#include "daemon/engine/load_optimizer.h"
 #include "daemon/engine/load_route.h"
 #include "daemon/engine/nancodes.h"
 #include "daemon/engine/primary.h"
@@ -74,7 +75,8 @@ static int fill_verbatim(struct load *ld, size_t i, struct queue *q, struct faul
         return rc;
     p->codes = NULL;
     struct cast_report report = {.scale = recipe_scale_of(p->factor), .scale_inv = p->factor};
-    weight_make_primary(&ld->built->layers[i].weight, made, &report, DTYPE_NONE);
+    struct weight *w = &ld->built->layers[i].weight;
+    weight_make_primary(w, made, &report, w->origin); /* of a save; else DTYPE_NONE */
     return 0;
 }
 
@@ -196,7 +198,7 @@ static int fill_layer(struct load *ld, size_t i, struct queue *q, struct fault *
         rc = load_bytes_all(ld, x->bias, w->bias.buf, q, NULL, NULL, f);
     if (!rc && load_route_keeps_copy(ld, x))
         rc = fill_copy(ld, i, q, f);
-    return rc;
+    return rc ? rc : load_optimizer_fill(ld, i, q, f);
 }
 
 static void note_weights(struct load *ld)
@@ -230,7 +232,9 @@ int load_fill(struct load *ld, struct queue *q, struct fault *f)
     /* Nothing that the queue still works on may be freed. */
     if (queue_wait(q, rc ? &late : f) && !rc)
         rc = f->code;
-    if (!rc)
+    if (!rc) {
         note_weights(ld);
+        load_optimizer_note(ld);
+    }
     return rc;
 }

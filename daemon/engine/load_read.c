@@ -2,6 +2,7 @@
 
 #include "daemon/engine/load_bytes.h"
 #include "daemon/engine/load_fill.h"
+#include "daemon/engine/load_optimizer.h"
 #include "daemon/engine/load_reserve.h"
 #include "daemon/engine/load_state.h"
 
@@ -43,6 +44,8 @@ static int read_file(struct load *ld, struct queue *q, struct fault *f)
         rc = parse(ld, &st, f);
     if (!rc)
         rc = load_state_recipe(ld, &recipe, f);
+    if (!rc)
+        rc = load_optimizer_header(ld, f);
     if (!rc)
         rc = load_reserve(ld, &recipe, f);
     if (!rc)

@@ -1,6 +1,7 @@
 #include "daemon/engine/load_reserve.h"
 
 #include "base/text.h"
+#include "daemon/engine/load_optimizer.h"
 #include "daemon/engine/load_route.h"
 
 #include <errno.h>
@@ -95,7 +96,7 @@ static int reserve_layer(struct load *ld, size_t i, struct fault *f)
         rc = new_buffer(ld, BUFFER_DEVICE, qtensor_room(high.rows, high.cols),
                         x->cached[SOURCE_CODES], &p->copy_codes, f);
     count_layer(ld, x);
-    return rc;
+    return rc ? rc : load_optimizer_reserve(ld, i, f);
 }
 
 /* Memory that is shared by all layers, one after another. */

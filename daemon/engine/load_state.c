@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "daemon/engine/factor.h"
 #include "daemon/engine/load_bytes.h"
+#include "daemon/engine/load_optimizer.h"
 #include "daemon/engine/queuewait.h"
 
 #include <errno.h>
@@ -74,7 +75,7 @@ struct restore {
     size_t resized, reset, ignored_inputs;
 };
 
-static int wrong_state(const struct safetensors_tensor *t, int rc, const char *why, struct fault *f)
+int load_state_wrong(const struct safetensors_tensor *t, int rc, const char *why, struct fault *f)
 {
     char name[256];
     return fault_set(f, rc, "tensor \"%s\": %s",
@@ -111,7 +112,7 @@ static int take_site(struct restore *r, const struct source *x, unsigned k, stru
         return rc;
     rc = state_take_site(scaling, counters, r->history, len, site_mirror(s), s, &why);
     if (rc)
-        return wrong_state(p[SOURCE_SCALING], rc, why, f);
+        return load_state_wrong(p[SOURCE_SCALING], rc, why, f);
     r->resized += len != site_mirror(s)->len;
     if (recipe_dtype(&ld->file_recipe, kind) != recipe_dtype(&ld->built->recipe, kind)) {
         scaler_reset(site_mirror(s));
@@ -148,7 +149,7 @@ static int take_copy(struct load *ld, const struct source *x, struct load_part *
         return rc;
     rc = state_take_cached(cast, counters, factor, &p->copy, &why);
     if (rc)
-        return wrong_state(x->cached[SOURCE_CAST], rc, why, f);
+        return load_state_wrong(x->cached[SOURCE_CAST], rc, why, f);
     p->copy.key.fmt = x->cached[SOURCE_CODES]->dtype;
     p->copy.key.granularity = GRANULARITY_TENSOR;
     return 0;
@@ -169,7 +170,7 @@ static int take_layer(struct restore *r, size_t i, struct fault *f)
         take_static(r, p, x, l);
     if (!rc && source_has_copy(x))
         rc = take_copy(ld, x, p, f);
-    return rc;
+    return rc ? rc : load_optimizer_values(ld, i, f);
 }
 
 /* --- the model --- */
@@ -184,7 +185,7 @@ static int take_model(struct load *ld, struct fault *f)
     if (rc)
         return rc;
     if (state_check_model(model, &why))
-        return wrong_state(ld->claim.model, FP8D_EDATA_LOSS, why, f);
+        return load_state_wrong(ld->claim.model, FP8D_EDATA_LOSS, why, f);
     model_renumber(ld->built, model[1]);
     ld->built->frozen = model[2] != 0;
     ld->built->calibrating = model[3] != 0;

@@ -13,4 +13,7 @@ int load_state_recipe(struct load *ld, struct recipe *out, struct fault *f);
  * finishes a calibration if asked, and sends the sites to the backend. */
 int load_state_apply(struct load *ld, struct queue *q, struct fault *f);
 
+/* "tensor "X": why", with the code. */
+int load_state_wrong(const struct safetensors_tensor *t, int code, const char *why, struct fault *f);
+
 #endif

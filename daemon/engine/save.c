@@ -131,7 +131,7 @@ static int pin(struct save *s, struct fault *f)
         rc = fault_set(f, FP8D_EFAILED_PRECONDITION,
                        "model %s has an open scope %llu of connection %llu: end it first", m->name,
                        (unsigned long long)m->scope->id, (unsigned long long)m->scope->lease->conn);
-    return rc ? rc : snapshot_take(m, &s->snapshot, f);
+    return rc ? rc : snapshot_take(m, s->o.no_optimizer, &s->snapshot, f);
 }
 
 int save_commit(struct save *s, save_progress_cb progress, save_done_cb done, void *arg,

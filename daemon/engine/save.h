@@ -20,6 +20,7 @@
 struct save_options {
     char model[129];
     const char *server_path; /* NULL: a descriptor is attached; borrowed by save_begin */
+    bool no_optimizer;       /* nor gradients */
     struct expect expect;
 };
 

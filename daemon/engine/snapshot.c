@@ -2,6 +2,7 @@
 
 #include "daemon/engine/engine.h"
 #include "daemon/engine/state.h"
+#include "daemon/engine/state_optimizer.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -101,7 +102,68 @@ static int add_cached(struct snapshot *s, const char *layer, const struct weight
     return add_bytes(s, name, DTYPE_U64, 1, STATE_CACHED_COUNTERS, counters);
 }
 
-static int add_layer(struct snapshot *s, const struct layer *l)
+/* --- training --- */
+
+static int add_moved(struct snapshot *s, const char *layer, unsigned p,
+                     const struct optimizer_state *o)
+{
+    const struct tensor *const parts[] = {&o->master, &o->m, &o->v};
+    char name[STATE_NAME_MAX];
+    int rc = 0;
+    for (unsigned i = 0; !rc && i < STATE_MOVED_PARTS; i++)
+        if (parts[i]->buf)
+            rc = state_optimizer_key(name, layer, state_moved_parts[p][i])
+                     ? add_tensor(s, name, parts[i], p == STATE_WEIGHT ? 2 : 1)
+                     : -ENOMEM;
+    return rc;
+}
+
+static int add_gradient(struct snapshot *s, const struct layer *l)
+{
+    const struct gradient *g = &l->gradient;
+    const uint64_t counters[STATE_GRADIENT_COUNTERS] = {g->contributions, g->nonfinite};
+    char name[STATE_NAME_MAX];
+    if (!g->held)
+        return 0;
+    if (!state_gradient_key(name, l->name, state_gradient_parts[STATE_GRADIENT_COUNTS]) ||
+        add_bytes(s, name, DTYPE_U64, 1, STATE_GRADIENT_COUNTERS, counters))
+        return -ENOMEM;
+    (void)state_gradient_key(name, l->name, state_gradient_parts[STATE_GRADIENT_WEIGHT]);
+    int rc = add_tensor(s, name, &g->weight, 2);
+    (void)state_gradient_key(name, l->name, state_gradient_parts[STATE_GRADIENT_BIAS]);
+    return !rc && g->bias.buf ? add_tensor(s, name, &g->bias, 1) : rc;
+}
+
+static int add_training(struct snapshot *s, const struct layer *l)
+{
+    char name[STATE_NAME_MAX];
+    double own[STATE_OWN];
+    int rc = 0;
+    if (state_has_own(&l->own)) {
+        state_put_own(&l->own, own);
+        rc = state_optimizer_key(name, l->name, "options")
+                 ? add_bytes(s, name, DTYPE_F64, 1, STATE_OWN, own)
+                 : -ENOMEM;
+    }
+    if (!rc)
+        rc = add_moved(s, l->name, STATE_WEIGHT, &l->weight_state);
+    if (!rc)
+        rc = add_moved(s, l->name, STATE_BIAS, &l->bias_state);
+    return rc ? rc : add_gradient(s, l);
+}
+
+static int add_origin(struct snapshot *s, const struct layer *l)
+{
+    const uint64_t number = l->weight.origin;
+    char name[STATE_NAME_MAX];
+    if (!l->weight.primary.q || !number)
+        return 0;
+    return state_origin_key(name, l->name) ? add_bytes(s, name, DTYPE_U64, 1, 1, &number) : -ENOMEM;
+}
+
+/* --- all of it --- */
+
+static int add_layer(struct snapshot *s, const struct layer *l, bool no_optimizer)
 {
     const struct weight *w = &l->weight;
     char name[STATE_NAME_MAX];
@@ -117,7 +179,9 @@ static int add_layer(struct snapshot *s, const struct layer *l)
         rc = add_site(s, l->name, state_sites[k], &l->sites[state_sites[k]]);
     if (!rc && w->train.q)
         rc = add_cached(s, l->name, &w->train);
-    return rc;
+    if (!rc)
+        rc = add_origin(s, l);
+    return rc || no_optimizer ? rc : add_training(s, l);
 }
 
 /* As the reference writer does: wide dtypes first, then by name, so that everything is aligned. */
@@ -147,33 +211,39 @@ static void sort(struct snapshot *s)
     }
 }
 
-static int add_model(struct snapshot *s, const struct model *m)
+static int add_model(struct snapshot *s, const struct model *m, bool no_optimizer)
 {
     uint64_t model[STATE_MODEL] = {STATE_FORMAT, m->weight_version, m->frozen, m->calibrating};
     char *recipe = arena_alloc(&s->arena, STATE_RECIPE_MAX);
-    if (!recipe)
+    char *optimizer = arena_alloc(&s->arena, STATE_OPTIMIZER_MAX);
+    if (!recipe || !optimizer)
         return -ENOMEM;
     state_put_recipe(&m->recipe, recipe);
     s->meta[0] = (struct safetensors_meta){"format", "pt"};
     s->meta[1] = (struct safetensors_meta){"fp8d_format", "1"};
     s->meta[2] = (struct safetensors_meta){"fp8d_recipe", recipe};
     s->meta_count = 3;
+    if (m->optimizer.set && !no_optimizer) {
+        state_put_optimizer(&m->optimizer, optimizer);
+        s->meta[s->meta_count++] = (struct safetensors_meta){STATE_OPTIMIZER_META, optimizer};
+    }
     s->incarnation = m->incarnation;
     s->weight_version = m->weight_version;
     return add_bytes(s, STATE_MODEL_KEY, DTYPE_U64, 1, STATE_MODEL, model);
 }
 
-int snapshot_take(struct model *m, struct snapshot *out, struct fault *f)
+int snapshot_take(struct model *m, bool no_optimizer, struct snapshot *out, struct fault *f)
 {
     struct snapshot s = {0};
-    /* weight, factor, bias, 3 sites of 3, 4 of the cached copy */
-    s.room = m->layer_count * 16 + 1;
+    /* weight, factor, bias, 3 sites of 3, 4 of the cached copy, origin; the optimizer's options, 2
+     * parameters of 3; 3 of a gradient */
+    s.room = m->layer_count * (no_optimizer ? 17 : 27) + 1;
     arena_init(&s.arena, s.room * (STATE_NAME_MAX + sizeof *s.pieces + 256) +
                              m->layer_count * 3 * scaler_bytes(m->recipe.history_len) + 65536);
     s.pieces = arena_zalloc(&s.arena, s.room, sizeof *s.pieces);
-    int rc = s.pieces ? add_model(&s, m) : -ENOMEM;
+    int rc = s.pieces ? add_model(&s, m, no_optimizer) : -ENOMEM;
     for (size_t i = 0; !rc && i < m->layer_count; i++)
-        rc = add_layer(&s, &m->layers[i]);
+        rc = add_layer(&s, &m->layers[i], no_optimizer);
     if (rc) {
         snapshot_fini(&s);
         return fault_set(f, rc, "out of memory for the list of what model %s is saved as", m->name);

@@ -25,12 +25,13 @@ struct snapshot {
     uint64_t charged;
     struct snapshot_piece *pieces; /* sorted as they will lie in the file */
     size_t count, room;
-    struct safetensors_meta meta[3];
+    struct safetensors_meta meta[4];
     size_t meta_count;
     uint64_t incarnation, weight_version;
 };
 
-int snapshot_take(struct model *m, struct snapshot *out, struct fault *f);
+/* no_optimizer: without the optimizer's options and state, and without gradients. */
+int snapshot_take(struct model *m, bool no_optimizer, struct snapshot *out, struct fault *f);
 void snapshot_fini(struct snapshot *s); /* also when zeroed */
 
 #endif

@@ -170,6 +170,149 @@ static int find_copy(const struct safetensors *s, struct source *x, struct fault
                            f);
 }
 
+/* --- state of training --- */
+
+static int check_origin(const struct source *x, struct fault *f)
+{
+    char name[SHOWN];
+    if (!x->origin)
+        return 0;
+    if (!dtype_is_fp8(x->weight->dtype))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "tensor \"%s\" is the origin of a weight that is %s, needed none",
+                         shown(name, x->origin->name), dtype_name(x->weight->dtype));
+    return form_check(x->origin, DTYPE_U64, 1, 1, 0, f);
+}
+
+/* Float32 of the shape of the weight or bias that it belongs to; NULL: there is no bias. */
+static int check_beside(const struct safetensors_tensor *t, const struct safetensors_tensor *of,
+                        const char *layer, struct fault *f)
+{
+    char name[SHOWN];
+    char found[SHOWN];
+    if (!t)
+        return 0;
+    if (!of)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "tensor \"%s\" is of a bias, needed \"%s.bias\" beside it",
+                         shown(found, t->name), shown(name, layer));
+    return form_check(t, DTYPE_F32, of->rank, of->dims[0], of->rank > 1 ? of->dims[1] : 0, f);
+}
+
+static int check_moved(const struct source *x, unsigned p, struct fault *f)
+{
+    const struct safetensors_tensor *of = p == STATE_WEIGHT ? x->weight : x->bias;
+    const struct safetensors_tensor *master = x->moved[p][STATE_MASTER];
+    char name[SHOWN];
+    int rc = 0;
+    for (unsigned i = 0; !rc && i < STATE_MOVED_PARTS; i++)
+        rc = check_beside(x->moved[p][i], of, x->name, f);
+    if (!rc && master && of->dtype == DTYPE_F32)
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT,
+                       "tensor \"%s\" is the master of a tensor that is F32 itself, needed none",
+                       shown(name, master->name));
+    return rc;
+}
+
+static int check_gradient(const struct source *x, struct fault *f)
+{
+    const struct safetensors_tensor *const *g = x->gradient;
+    const struct safetensors_tensor *whole[2] = {g[STATE_GRADIENT_WEIGHT], g[STATE_GRADIENT_COUNTS]};
+    static const char *const keys[2] = {"weight", "counters"};
+    char name[SHOWN];
+    char found[SHOWN];
+    int rc = check_whole(whole, 2, keys, x->name, "gradient", f);
+    if (!rc && g[STATE_GRADIENT_BIAS] && !whole[0])
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT,
+                       "tensor \"%s.fp8d.gradient.weight\" is missing, needed beside \"%s\"",
+                       shown(name, x->name), shown(found, g[STATE_GRADIENT_BIAS]->name));
+    if (!rc)
+        rc = check_beside(whole[0], x->weight, x->name, f);
+    if (!rc)
+        rc = check_beside(g[STATE_GRADIENT_BIAS], x->bias, x->name, f);
+    if (!rc && whole[1])
+        rc = form_check(whole[1], DTYPE_U64, 1, STATE_GRADIENT_COUNTERS, 0, f);
+    return rc;
+}
+
+static int find_training(const struct safetensors *s, struct source *x, struct fault *f)
+{
+    char key[STATE_NAME_MAX];
+    int rc = 0;
+    if (state_origin_key(key, x->name))
+        x->origin = safetensors_find(s, key);
+    if (state_optimizer_key(key, x->name, "options"))
+        x->own = safetensors_find(s, key);
+    for (unsigned i = 0; i < STATE_GRADIENT_PARTS; i++)
+        if (state_gradient_key(key, x->name, state_gradient_parts[i]))
+            x->gradient[i] = safetensors_find(s, key);
+    for (unsigned p = 0; !rc && p < STATE_PARAMETERS; p++) {
+        for (unsigned i = 0; i < STATE_MOVED_PARTS; i++)
+            if (state_optimizer_key(key, x->name, state_moved_parts[p][i]))
+                x->moved[p][i] = safetensors_find(s, key);
+        rc = check_moved(x, p, f);
+    }
+    if (!rc)
+        rc = check_origin(x, f);
+    if (!rc && x->own)
+        rc = form_check(x->own, DTYPE_F64, 1, STATE_OWN, 0, f);
+    return rc ? rc : check_gradient(x, f);
+}
+
+/* The moments there are: as many as the optimizer keeps, or none before the first step. */
+static int check_moments(const struct source *x, unsigned p, unsigned needed, struct fault *f)
+{
+    const struct safetensors_tensor *const *t = x->moved[p];
+    char name[SHOWN];
+    char found[SHOWN];
+    for (unsigned i = STATE_M; i < STATE_MOVED_PARTS; i++) {
+        unsigned nth = i - STATE_MASTER;
+        if (t[i] && nth > needed)
+            return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                             "tensor \"%s\" is a moment that the optimizer of the file does not "
+                             "keep, needed none",
+                             shown(name, t[i]->name));
+        if (!t[i] && nth <= needed && (t[STATE_M] || t[STATE_V]))
+            return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                             "tensor \"%s.fp8d.optimizer.%s\" is missing, needed beside \"%s\"",
+                             shown(name, x->name), state_moved_parts[p][i],
+                             shown(found, (t[STATE_M] ? t[STATE_M] : t[STATE_V])->name));
+    }
+    return 0;
+}
+
+int source_check_moved(const struct source *x, const struct optimizer *o, struct fault *f)
+{
+    char name[SHOWN];
+    const struct safetensors_tensor *there = x->own;
+    for (unsigned p = 0; p < STATE_PARAMETERS; p++)
+        for (unsigned i = 0; i < STATE_MOVED_PARTS; i++)
+            there = there ? there : x->moved[p][i];
+    if (there && !o)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "tensor \"%s\" is state of an optimizer, but the metadata has no "
+                         STATE_OPTIMIZER_META ", needed its options",
+                         shown(name, there->name));
+    int rc = 0;
+    for (unsigned p = 0; !rc && there && p < STATE_PARAMETERS; p++)
+        rc = check_moments(x, p, optimizer_moments(&o->options), f);
+    return rc;
+}
+
+bool source_has_training(const struct source *x)
+{
+    struct source without = *x;
+    source_forget_training(&without);
+    return memcmp(&without, x, sizeof without) != 0;
+}
+
+void source_forget_training(struct source *x)
+{
+    x->own = NULL;
+    memset(x->moved, 0, sizeof x->moved);
+    memset(x->gradient, 0, sizeof x->gradient);
+}
+
 int source_find(const struct safetensors *s, const char *name,
                 const struct safetensors_tensor *weight, bool save, struct source *out,
                 struct fault *f)
@@ -184,6 +327,8 @@ int source_find(const struct safetensors *s, const char *name,
         rc = find_sites(s, out, f);
     if (!rc && save)
         rc = find_copy(s, out, f);
+    if (!rc && save)
+        rc = find_training(s, out, f);
     return rc;
 }
 
@@ -195,5 +340,10 @@ bool source_uses(const struct source *x, const struct safetensors_tensor *t)
             used = used || t == x->site[k][i];
     for (unsigned i = 0; i < SOURCE_CACHED_PARTS; i++)
         used = used || t == x->cached[i];
-    return used;
+    for (unsigned p = 0; p < STATE_PARAMETERS; p++)
+        for (unsigned i = 0; i < STATE_MOVED_PARTS; i++)
+            used = used || t == x->moved[p][i];
+    for (unsigned i = 0; i < STATE_GRADIENT_PARTS; i++)
+        used = used || t == x->gradient[i];
+    return used || t == x->origin || t == x->own;
 }

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "ckpt/json.h"
+#include "daemon/engine/state_optimizer.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -40,7 +41,7 @@ static bool ends_with_part(const char *rest)
         if (!strcmp(rest, key))
             return true;
     }
-    return false;
+    return state_is_training_part(rest);
 }
 
 bool state_is_key(const char *name, size_t *len)

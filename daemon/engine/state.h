@@ -15,7 +15,8 @@
  *   X.fp8d.cached.counters    [6]  U64   scale came from the tensor, margin, casts, nonfinite,
  *                                        saturated, flushed
  *
- * with S one of input, weight, grad_output, and for the model:
+ * with S one of input, weight, grad_output; what training adds is in state_optimizer.h. For the
+ * model:
  *
  *   fp8d.model                [4]  U64   key scheme, weight_version, frozen, calibrating
  *   __metadata__              fp8d_format "1"; fp8d_recipe, a JSON object with kind, fp8_format,
@@ -51,7 +52,7 @@ bool state_site_key(char *out, const char *layer, enum site_kind kind, const cha
 /* part: "weight", "weight_scale", "cast", "counters". */
 bool state_cached_key(char *out, const char *layer, const char *part);
 
-/* True for the names above: "X.fp8d....", whatever X. *len is that of X. */
+/* True for the names of the key scheme: "X.fp8d....", whatever X. *len is that of X. */
 bool state_is_key(const char *name, size_t *len);
 
 /* A scaler and its calibration as arrays, and back: history has len rows, out has out->len and is

@@ -17,6 +17,12 @@ static int float_tensor(struct engine *e, uint64_t rows, uint64_t cols, const ch
                       &out->buf, f);
 }
 
+/* None yet, or a save holds this version of it: the step writes elsewhere. */
+static bool wants_memory(const struct tensor *have)
+{
+    return !have->buf || atomic_load(&have->buf->refs) > 1;
+}
+
 /* Masters and moments that `have` lacks. A float32 tensor needs no master. */
 static int state_init(struct step_tensor *t, struct engine *e, const struct optimizer *o,
                       const struct optimizer_state *have, enum dtype dtype, uint64_t rows,
@@ -24,11 +30,11 @@ static int state_init(struct step_tensor *t, struct engine *e, const struct opti
 {
     unsigned moments = optimizer_moments(&o->options);
     int rc = 0;
-    if (dtype != DTYPE_F32 && !have->master.buf)
+    if (dtype != DTYPE_F32 && wants_memory(&have->master))
         rc = float_tensor(e, rows, cols, "a master weight", &t->fresh.master, f);
-    if (!rc && moments > 0 && !have->m.buf)
+    if (!rc && moments > 0 && wants_memory(&have->m))
         rc = float_tensor(e, rows, cols, "a moment of the optimizer", &t->fresh.m, f);
-    if (!rc && moments > 1 && !have->v.buf)
+    if (!rc && moments > 1 && wants_memory(&have->v))
         rc = float_tensor(e, rows, cols, "a moment of the optimizer", &t->fresh.v, f);
     return rc;
 }
@@ -38,7 +44,7 @@ static int place_init(struct step_tensor *t, struct engine *e, const struct tens
                       struct fault *f)
 {
     t->to = *now;
-    if (!now->buf || atomic_load(&now->buf->refs) == 1)
+    if (!now->buf || !wants_memory(now))
         return 0;
     uint64_t bytes = now->rows * now->cols * (dtype_bits(now->dtype) / 8);
     int rc = buffer_new(e->o.backend, e->o.ledger, BUFFER_DEVICE, bytes, "a weight", &t->fresh_to,
@@ -88,22 +94,43 @@ void step_layer_fini(struct step_layer *s)
 
 /* --- first round --- */
 
-static int zero(struct queue *q, const struct tensor *t, struct fault *f)
+static int copy(struct queue *q, const struct tensor *from, struct buffer *to, struct fault *f)
 {
-    return t->buf ? backend_zero(q, t, f) : 0;
+    return backend_copy(q, to, 0, from->buf, from->offset, from->rows * from->cols * sizeof(float),
+                        f);
 }
 
-/* Fresh state as it is before the first step; a float32 tensor that moves is copied there. */
-static int fill(struct step_tensor *t, struct queue *q, const struct tensor *now, struct fault *f)
+/* A moment as it is before the step: zeros before the first. */
+static int fill_moment(struct queue *q, const struct tensor *have, const struct tensor *fresh,
+                       struct fault *f)
 {
-    int rc = zero(q, &t->fresh.m, f);
+    if (!fresh->buf)
+        return 0;
+    return have->buf ? copy(q, have, fresh->buf, f) : backend_zero(q, fresh, f);
+}
+
+/* `now` is the high-precision tensor (buf NULL where there is none), `codes` the FP8 primary one. */
+static int fill_master(struct queue *q, const struct tensor *have, const struct tensor *fresh,
+                       const struct tensor *now, const struct qtensor *codes, struct fault *f)
+{
+    if (!fresh->buf)
+        return 0;
+    if (have->buf)
+        return copy(q, have, fresh->buf, f);
+    return codes ? qtensor_dequantize(q, codes, fresh, f) : backend_convert(q, now, fresh, f);
+}
+
+/* Fresh state as it is before this step; a float32 tensor that moves is copied there. */
+static int fill(struct step_tensor *t, const struct optimizer_state *have, struct queue *q,
+                const struct tensor *now, const struct qtensor *codes, struct fault *f)
+{
+    int rc = fill_moment(q, &have->m, &t->fresh.m, f);
     if (!rc)
-        rc = zero(q, &t->fresh.v, f);
-    if (!rc && t->fresh.master.buf && now->buf)
-        rc = backend_convert(q, now, &t->fresh.master, f);
+        rc = fill_moment(q, &have->v, &t->fresh.v, f);
+    if (!rc)
+        rc = fill_master(q, &have->master, &t->fresh.master, now, codes, f);
     if (!rc && t->fresh_to && now->dtype == DTYPE_F32)
-        rc = backend_copy(q, t->fresh_to, 0, now->buf, now->offset,
-                          now->rows * now->cols * sizeof(float), f);
+        rc = copy(q, now, t->fresh_to, f);
     return rc;
 }
 
@@ -112,14 +139,12 @@ int step_layer_begin(struct step_layer *s, struct model *m, struct step_report *
 {
     const struct layer *l = s->layer;
     struct queue *q = m->engine->queue;
-    int rc = fill(&s->weight, q, &l->weight.high, f);
-    if (!rc && s->weight.fresh.master.buf && l->weight.primary.q)
-        rc = qtensor_dequantize(q, l->weight.primary.q, &s->weight.fresh.master, f);
+    int rc = fill(&s->weight, &l->weight_state, q, &l->weight.high, l->weight.primary.q, f);
     if (!rc)
         rc = backend_norm(q, &l->gradient.weight, &r->weight, f);
     if (rc || !moves_bias(l))
         return rc;
-    rc = fill(&s->bias, q, &l->weight.bias, f);
+    rc = fill(&s->bias, &l->bias_state, q, &l->weight.bias, NULL, f);
     return rc ? rc : backend_norm(q, &l->gradient.bias, &r->bias, f);
 }
 
@@ -202,6 +227,7 @@ static void settle_tensor(struct step_tensor *t, struct optimizer_state *state, 
     struct tensor *const have[] = {&state->master, &state->m, &state->v};
     for (int i = 0; i < 3; i++)
         if (fresh[i]->buf) {
+            buffer_unref(have[i]->buf);
             *have[i] = *fresh[i];
             *fresh[i] = (struct tensor){0};
         }

@@ -14,7 +14,7 @@ struct step_report {
 
 /* One tensor and what moves it. Fresh memory becomes the layer's when the step has succeeded. */
 struct step_tensor {
-    struct optimizer_state fresh; /* of state that the layer does not have yet */
+    struct optimizer_state fresh; /* of state that the layer lacks, or that a save holds */
     struct tensor to;             /* where the weight is written: its own memory, or */
     struct buffer *fresh_to;      /* this, while somebody else holds its own (a save) */
 };

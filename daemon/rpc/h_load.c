@@ -60,6 +60,7 @@ static int take_options(const Fp8d__V1__LoadBeginRequest *in, struct load_option
         o->dequantize = (enum dtype)w->dequantize;
         o->allow_nan = w->allow_nan;
         o->finish_calibration = w->finish_calibration;
+        o->no_optimizer = w->no_optimizer;
         o->only = w->only;
         o->only_count = w->n_only;
         o->skip = w->skip;

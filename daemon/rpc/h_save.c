@@ -19,6 +19,7 @@ void rpc_save_begin(struct request *rq)
     if (!rc) {
         memcpy(o.model, in->model, strlen(in->model) + 1);
         o.server_path = path ? in->server_path : NULL;
+        o.no_optimizer = in->no_optimizer;
         if (in->expect)
             o.expect = (struct expect){in->expect->incarnation, in->expect->weight_version};
         rc = save_begin(&rq->session->lease, in->save_id, &o, &f);

@@ -5,7 +5,8 @@ Usage: make_evil_layers.py [DIRECTORY]   (default: evil_layers, beside this scri
 
 Standard library only, same bytes every time. Beside the files it writes manifest.txt, one line a
 file: its name, a space, and `ok` or parts of the sentence that refuses it, joined by "|". The rules
-are those of docs/numerics.md 1 and 3 and of the key scheme in daemon/engine/state.h.
+are those of docs/numerics.md 1 and 3 and of the key scheme in daemon/engine/state.h and
+state_optimizer.h.
 """
 import json
 import struct
@@ -249,6 +250,124 @@ def bad_copies():
                'tensor "l.fp8d.cached.weight" is a copy of a weight that is FP8 itself', META)
 
 
+ADAM = ('{"kind":"adam","rate":0.001,"momentum":0,"dampening":0,"beta1":0.9,"beta2":0.999,"eps":1e-8,'
+        '"weight_decay":0,"nesterov":false,"steps":7,"updates":6}')
+TRAINED = dict(META, fp8d_optimizer=ADAM)
+ZEROS = ("F32", (16, 16), bytes(1024))
+ROW = ("F32", (16,), bytes(64))
+
+
+def training(**change):
+    """A save of the layer "l" with a bias, amid training with Adam: a gradient, masters, moments."""
+    t = save(l__bias=("BF16", (16,), HIGH[:32]))
+    for part, as_weight, as_bias in (("master", ZEROS, ROW), ("m", ZEROS, ROW), ("v", ZEROS, ROW)):
+        t["l.fp8d.optimizer.weight_" + part] = as_weight
+        t["l.fp8d.optimizer.bias_" + part] = as_bias
+    t["l.fp8d.optimizer.options"] = ("F64", (3,), struct.pack("<3d", 0, 0.5, -1))
+    t["l.fp8d.gradient.weight"] = ZEROS
+    t["l.fp8d.gradient.bias"] = ROW
+    t["l.fp8d.gradient.counters"] = ("U64", (2,), u64(3, 0))
+    return changed(t, change)
+
+
+def bad_optimizers():
+    said = "metadata fp8d_optimizer"
+    for what, text, found in (
+            ("empty", "", said), ("array", "[]", "kind is missing or unknown"), ("cut", ADAM[:-1], said),
+            ("kind", ADAM.replace("adam", "lamb"), 'kind is missing or unknown, needed "sgd", "adam" or "adamw"'),
+            ("kind_number", ADAM.replace('"adam"', "2"), "kind is missing or unknown"),
+            ("no_rate", ADAM.replace('"rate":0.001,', ""), "rate is missing or unknown, needed a number"),
+            ("rate_text", ADAM.replace("0.001", '"0.001"'), "rate is missing or unknown, needed a number"),
+            ("rate_negative", ADAM.replace("0.001", "-0.001"), "rate is -0.001, needed a finite float32"),
+            ("rate_large", ADAM.replace("0.001", "1e39"), "rate is 1e+39, needed a finite float32"),
+            ("rate_inf", ADAM.replace("0.001", "1e999"), said),
+            ("beta_1", ADAM.replace("0.999", "1"), "beta2 is 1, needed at least 0 and below 1"),
+            ("nesterov_0", ADAM.replace("false", "0"), "nesterov is missing or unknown, needed true or false"),
+            ("nesterov", ADAM.replace("false", "true"), "nesterov is set, needed unset"),
+            ("steps_real", ADAM.replace('"steps":7', '"steps":7.0'), "steps is missing or unknown, needed an integer"),
+            ("steps_negative", ADAM.replace('"steps":7', '"steps":-7'), "steps is missing or unknown"),
+            ("steps_2p63", ADAM.replace('"steps":7', '"steps":9223372036854775808'), said),
+            ("updates", ADAM.replace('"updates":6', '"updates":8'), "updates is 8, needed at most steps, 7"),
+            ("twice", ADAM.replace("{", '{"rate":1,'), said), ("deep", "[" * 30000, said)):
+        layer_case("optimizer_" + what, training(), found if said in found else said + "|" + found,
+                   dict(META, fp8d_optimizer=text))
+    layer_case("optimizer_missing", training(), '"l.fp8d.optimizer.options" is state of an optimizer|metadata '
+               "has no fp8d_optimizer", META)
+    layer_case("optimizer_missing_moved", training(l__fp8d__optimizer__options=None),
+               '"l.fp8d.optimizer.weight_master" is state of an optimizer|no fp8d_optimizer', META)
+    key = "l__fp8d__optimizer__"
+    plain = ADAM.replace("adam", "sgd")
+    heavy = plain.replace('"momentum":0', '"momentum":0.9')
+    layer_case("moment_of_plain_sgd", training(), '"l.fp8d.optimizer.weight_m" is a moment that the optimizer '
+               "of the file does not keep", dict(META, fp8d_optimizer=plain))
+    layer_case("moment_second_of_sgd", training(), '"l.fp8d.optimizer.weight_v" is a moment that the optimizer '
+               "of the file does not keep", dict(META, fp8d_optimizer=heavy))
+    for part, beside in (("weight_m", "weight_v"), ("weight_v", "weight_m"), ("bias_m", "bias_v"),
+                         ("bias_v", "bias_m")):
+        layer_case("moment_no_" + part, training(**{key + part: None}),
+                   '"l.fp8d.optimizer.%s" is missing, needed beside "l.fp8d.optimizer.%s"' % (part, beside),
+                   TRAINED)
+    for part in ("master", "m", "v"):
+        for what, bad, found in (("shape", ("F32", (16, 32), bytes(2048)), "F32 [16, 32], needed F32 [16, 16]"),
+                                 ("rank", ("F32", (256,), bytes(1024)), "F32 [256], needed F32 [16, 16]"),
+                                 ("dtype", ("BF16", (16, 16), HIGH), "BF16 [16, 16], needed F32 [16, 16]")):
+            layer_case("weight_%s_%s" % (part, what), training(**{key + "weight_" + part: bad}),
+                       'tensor "l.fp8d.optimizer.weight_%s" is %s' % (part, found), TRAINED)
+        layer_case("bias_%s_shape" % part, training(**{key + "bias_" + part: ("F32", (8,), bytes(32))}),
+                   'tensor "l.fp8d.optimizer.bias_%s" is F32 [8], needed F32 [16]' % part, TRAINED)
+    layer_case("master_of_f32", training(l__weight=ZEROS), '"l.fp8d.optimizer.weight_master" is the master of a '
+               "tensor that is F32 itself, needed none", TRAINED)
+    layer_case("master_of_f32_bias", training(l__bias=ROW), '"l.fp8d.optimizer.bias_master" is the master of a '
+               "tensor that is F32 itself, needed none", TRAINED)
+    layer_case("moved_bias_of_nothing", training(l__bias=None), '"l.fp8d.optimizer.bias_master" is of a bias, '
+               'needed "l.bias" beside it', TRAINED)
+    for what, values, found in (("frozen", (2, -1, -1), "frozen is neither 0 nor 1"),
+                                ("frozen_nan", (NAN, -1, -1), "frozen is neither 0 nor 1"),
+                                ("rate", (0, -2, -1), "rate or weight_decay is neither -1 nor"),
+                                ("rate_nan", (0, NAN, -1), "rate or weight_decay is neither -1 nor"),
+                                ("decay_inf", (0, -1, INF), "rate or weight_decay is neither -1 nor")):
+        layer_case("options_" + what, training(**{key + "options": ("F64", (3,), struct.pack("<3d", *values))}),
+                   'tensor "l.fp8d.optimizer.options"|' + found, TRAINED)
+    layer_case("options_form", training(**{key + "options": ("F32", (3,), f32(0, 1, 1))}),
+               'tensor "l.fp8d.optimizer.options" is F32 [3], needed F64 [3]', TRAINED)
+
+
+def bad_gradients():
+    key = "l__fp8d__gradient__"
+    name = "l.fp8d.gradient."
+    layer_case("gradient_no_counters", training(**{key + "counters": None}),
+               '"%scounters" is missing, needed beside "%sweight"' % (name, name), TRAINED)
+    layer_case("gradient_no_weight", training(**{key + "weight": None}),
+               '"%sweight" is missing, needed beside "%scounters"' % (name, name), TRAINED)
+    layer_case("gradient_bias_alone", training(**{key + "weight": None, key + "counters": None}),
+               '"%sweight" is missing, needed beside "%sbias"' % (name, name), TRAINED)
+    layer_case("gradient_of_none", training(**{key + "counters": ("U64", (2,), u64(0, 0))}),
+               'tensor "%scounters": a gradient of no backward, needed at least 1' % name, TRAINED)
+    layer_case("gradient_counters_form", training(**{key + "counters": ("U64", (3,), u64(1, 0, 0))}),
+               'tensor "%scounters" is U64 [3], needed U64 [2]' % name, TRAINED)
+    layer_case("gradient_shape", training(**{key + "weight": ("F32", (32, 16), bytes(2048))}),
+               'tensor "%sweight" is F32 [32, 16], needed F32 [16, 16]' % name, TRAINED)
+    layer_case("gradient_dtype", training(**{key + "bias": ("F16", (16,), bytes(32))}),
+               'tensor "%sbias" is F16 [16], needed F32 [16]' % name, TRAINED)
+    layer_case("gradient_bias_of_nothing", changed(training(l__bias=None), {
+        "l__fp8d__optimizer__bias_" + p: None for p in ("master", "m", "v")}),
+        '"%sbias" is of a bias, needed "l.bias" beside it' % name, TRAINED)
+    layer_case("gradient_of_other_layer", training(k__fp8d__gradient__weight=ZEROS),
+               '"k.fp8d.gradient.weight"|layer that is not in the file', TRAINED)
+    layer_case("gradient_without_format", {"l.weight": ("BF16", (16, 16), HIGH), "l.fp8d.gradient.weight": ZEROS},
+               '"l.fp8d.gradient.weight" (is state of a save, but the metadata has no fp8d_format', {})
+    origin = ("U64", (1,), u64(2))
+    layer_case("origin_of_bf16", training(l__fp8d__origin=origin),
+               '"l.fp8d.origin" is the origin of a weight that is BF16, needed none', TRAINED)
+    for what, value in (("none", 0), ("e4m3", 4), ("large", 2**32 + 2)):
+        layer_case("origin_" + what, fp8(l__fp8d__origin=("U64", (1,), u64(value)),
+                                         fp8d__model=("U64", (4,), u64(1, 9, 0, 0))),
+                   'tensor "l.fp8d.origin": needed 1 (F32), 2 (BF16) or 3 (F16)', META)
+    layer_case("origin_form", fp8(l__fp8d__origin=("U64", (), u64(2)),
+                                  fp8d__model=("U64", (4,), u64(1, 9, 0, 0))),
+               'tensor "l.fp8d.origin" is U64 [], needed U64 [1]', META)
+
+
 def good_layers():
     layer_case("ok_fp8", fp8())
     layer_case("ok_fp8_inv", fp8(l__weight_scale=None, l__weight_scale_inv=("BF16", (1, 1), b"\x00\x3f")))
@@ -263,6 +382,13 @@ def good_layers():
         l__fp8d__weight__amax_history=("F32", (7,), f32(0, 1, 2, 3, 4, 5, 224))), meta=META)
     layer_case("ok_save_e5m2_copy", save(l__fp8d__cached__weight=("F8_E5M2", (16, 16), b"\x3c" * 256)),
                meta=META)
+    layer_case("ok_training", training(), meta=TRAINED)
+    layer_case("ok_training_gradient_alone", save(
+        l__fp8d__gradient__weight=ZEROS, l__fp8d__gradient__counters=("U64", (2,), u64(1, 5))), meta=META)
+    layer_case("ok_training_before_the_first_step", save(), meta=TRAINED)
+    layer_case("ok_training_of_fp8", fp8(
+        l__fp8d__origin=("U64", (1,), u64(2)), l__fp8d__optimizer__weight_master=ZEROS,
+        fp8d__model=("U64", (4,), u64(1, 9, 0, 0))), meta=TRAINED)
     layer_case("ok_no_metadata", {"l.weight": ("BF16", (16, 16), HIGH)})
     layer_case("ok_odd_offsets", {"x": ("U8", (3,), b"abc"), "l.weight": ("BF16", (16, 16), HIGH),
                                   "l.bias": ("F32", (16,), bytes(64))})
@@ -276,7 +402,8 @@ def good_layers():
 
 def main():
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "evil_layers"
-    for make in (good_layers, bad_factors, bad_headers, bad_state, bad_copies):
+    for make in (good_layers, bad_factors, bad_headers, bad_state, bad_copies, bad_optimizers,
+                 bad_gradients):
         make()
     seen = [name.lower() for name, _, _ in LAYER_CASES]
     assert len(set(seen)) == len(seen), "two files of one name"

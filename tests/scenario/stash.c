@@ -198,6 +198,23 @@ void *stash_draw(uint64_t seed, enum dtype dtype, size_t n, double spread)
     return half;
 }
 
+struct blob stash_pair(void)
+{
+    struct stash s = {0};
+    void *a = stash_draw(1, DTYPE_F32, (size_t)STASH_A_OUT * STASH_A_IN, 0.02);
+    void *b = stash_draw(2, DTYPE_BF16, (size_t)STASH_B_OUT * STASH_B_IN, 3.0);
+    void *bias = stash_draw(3, DTYPE_BF16, STASH_A_OUT, 1.0);
+    stash_put(&s, "a.weight", DTYPE_F32, 2, STASH_A_OUT, STASH_A_IN, a);
+    stash_put(&s, "a.bias", DTYPE_BF16, 1, STASH_A_OUT, 1, bias);
+    stash_put(&s, "b-c.weight", DTYPE_BF16, 2, STASH_B_OUT, STASH_B_IN, b);
+    struct blob out = stash_blob(&s);
+    stash_free(&s);
+    free(a);
+    free(b);
+    free(bias);
+    return out;
+}
+
 void stash_put_site(struct stash *s, const char *layer, const char *site, uint32_t len,
                     const struct stash_site *v)
 {
@@ -280,7 +297,17 @@ unsigned stash_load(struct ask *a, const char *model, const struct blob *file,
     return stash_load_fd(a, model, blob_fd(file), o, reply);
 }
 
-struct blob stash_save(struct ask *a, const char *model)
+static struct blob read_back(int fd)
+{
+    struct stat st;
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    struct blob out = {malloc((size_t)st.st_size + 1), (size_t)st.st_size};
+    ck_assert(out.bytes && pread(fd, out.bytes, out.size, 0) == (ssize_t)out.size);
+    close(fd);
+    return out;
+}
+
+static struct blob save(struct ask *a, const char *model, bool no_optimizer)
 {
     static uint64_t id = 9000;
     Fp8d__V1__SaveBeginRequest b = FP8D__V1__SAVE_BEGIN_REQUEST__INIT;
@@ -288,9 +315,9 @@ struct blob stash_save(struct ask *a, const char *model)
     Fp8d__V1__SaveCommitRequest c = FP8D__V1__SAVE_COMMIT_REQUEST__INIT;
     char *name = str("a-save");
     int fd = memfd_create("save", MFD_CLOEXEC);
-    struct stat st;
     b.save_id = at.save_id = c.save_id = ++id;
     b.model = str(model);
+    b.no_optimizer = no_optimizer;
     at.n_names = 1;
     at.names = &name;
     unsigned code =
@@ -300,11 +327,46 @@ struct blob stash_save(struct ask *a, const char *model)
     if (!code)
         code = desk_call(a->desk, a->conn, REQUEST_SAVE_COMMIT, &c.base, NULL, 0, NULL, a->text);
     ck_assert_msg(code == 0, "save: %s", a->text);
-    ck_assert_int_eq(fstat(fd, &st), 0);
-    struct blob out = {malloc((size_t)st.st_size + 1), (size_t)st.st_size};
-    ck_assert(out.bytes && pread(fd, out.bytes, out.size, 0) == (ssize_t)out.size);
-    close(fd);
-    return out;
+    return read_back(fd);
+}
+
+struct blob stash_save(struct ask *a, const char *model)
+{
+    return save(a, model, false);
+}
+
+struct blob stash_save_weights(struct ask *a, const char *model)
+{
+    return save(a, model, true);
+}
+
+struct stash_saving stash_save_sent(struct desk *d, uint64_t conn, const char *model)
+{
+    struct stash_saving s = {ask_open(d, conn), memfd_create("save", MFD_CLOEXEC), 0};
+    Fp8d__V1__SaveBeginRequest b = FP8D__V1__SAVE_BEGIN_REQUEST__INIT;
+    Fp8d__V1__SaveAttachRequest at = FP8D__V1__SAVE_ATTACH_REQUEST__INIT;
+    Fp8d__V1__SaveCommitRequest c = FP8D__V1__SAVE_COMMIT_REQUEST__INIT;
+    char *name = str("a-save");
+    int fd = dup(s.fd);
+    b.model = str(model);
+    b.save_id = at.save_id = c.save_id = 1;
+    at.n_names = 1;
+    at.names = &name;
+    uint64_t sent[2] = {
+        desk_send(d, conn, REQUEST_SAVE_BEGIN, &b.base, NULL, 0, NULL, 0),
+        desk_send(d, conn, REQUEST_SAVE_ATTACH, &at.base, NULL, 0, &fd, 1),
+    };
+    s.commit = desk_send(d, conn, REQUEST_SAVE_COMMIT, &c.base, NULL, 0, NULL, 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_msg(!ask_take(&s.a, sent[i]), "%s", s.a.text);
+    return s;
+}
+
+struct blob stash_saved(struct stash_saving *s)
+{
+    ck_assert_msg(!ask_take(&s->a, s->commit), "save: %s", s->a.text);
+    ask_close(&s->a);
+    return read_back(s->fd);
 }
 
 static bool any(char **lines, size_t n, const char *part)

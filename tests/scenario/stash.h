@@ -36,7 +36,7 @@ struct stash {
     struct stash_tensor t[128];
     size_t count;
     struct {
-        char key[32], value[256];
+        char key[32], value[768];
     } meta[4];
     size_t meta_count;
 };
@@ -53,6 +53,13 @@ void stash_free(struct stash *s);
 
 /* Weights drawn from a seed, rounded to the dtype; heap. */
 void *stash_draw(uint64_t seed, enum dtype dtype, size_t n, double spread);
+
+/* Two layers, each of its own dtype: "a", F32 with a bias of BF16, and "b-c", BF16. */
+#define STASH_A_OUT 32
+#define STASH_A_IN 48
+#define STASH_B_OUT 48
+#define STASH_B_IN 32
+struct blob stash_pair(void);
 
 /* The state of one site as a save has it. */
 struct stash_site {
@@ -75,6 +82,16 @@ unsigned stash_load(struct ask *a, const char *model, const struct blob *file,
 unsigned stash_load_fd(struct ask *a, const char *model, int fd, const Fp8d__V1__LoadOptions *o,
                        Fp8d__V1__LoadCommitReply **reply);
 struct blob stash_save(struct ask *a, const char *model);
+struct blob stash_save_weights(struct ask *a, const char *model); /* with no_optimizer */
+
+/* A save of a connection of its own, begun and attached, whose commit is sent and not waited for. */
+struct stash_saving {
+    struct ask a;
+    int fd;
+    uint64_t commit; /* the request's id */
+};
+struct stash_saving stash_save_sent(struct desk *d, uint64_t conn, const char *model);
+struct blob stash_saved(struct stash_saving *s); /* waits; the connection is closed */
 
 /* True if one of the report's notes (or converted lines) has `part` in it. */
 bool stash_noted(const Fp8d__V1__LoadCommitReply *r, const char *part);

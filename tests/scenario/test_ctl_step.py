@@ -197,6 +197,55 @@ def adam(t, kind):
     t.tap.is_(f"{kind}, ten steps: within 1e-6 of float64", worst < 1e-6, worst)
 
 
+def resumed(t):
+    """Saved amid Adam, read by numpy, loaded over itself: the next steps go on; left out: they begin."""
+    n, np = t.numbers, t.numbers.np
+    t.load()
+    t.optimizer("--kind", "adam", "--rate", "0.01", "--beta2", "0.99", "--eps", "1e-6",
+                "--weight-decay", "0.1")
+    twin = Adam(np, n.w["a"], 0.01, 0.1, False)
+
+    def step(i):
+        twin.step(n.gradient(i % MICROBATCHES)["weight"])
+        return t.step(1 + i, *t.microbatch(i % MICROBATCHES))
+
+    for i in range(4):
+        step(i)
+    t.batch(*t.microbatch(1))
+    saved = t.weights()
+    off = {k: np.abs(saved[f"a.fp8d.optimizer.weight_{k}"] - x).max() / np.abs(x).max() for k, x in
+           (("m", twin.m), ("v", twin.v))}
+    t.tap.is_("moments in the file: four roundings a step from float64",
+              max(off.values()) < 4 * 4 * 2.0**-24, off)
+    t.tap.is_("the gradient in the file: exact",
+              np.array_equal(saved["a.fp8d.gradient.weight"].astype(float), n.gradient(1)["weight"]))
+    out = t.daemon.must("load", "m", t.file("saved"))
+    t.tap.is_("the report says what goes on", "optimizer adam goes on after step 4" in out and
+              "gradients of 1 layers wait for a step" in out, out)
+    twin.step(n.gradient(1)["weight"])
+    got = t.step(5)
+    t.tap.is_("the next step takes the gradient of the file",
+              (got["outcome"], got["updates"], got["next_step"]) == ("applied", 5, 6), got)
+    got = t.step(5)
+    t.tap.is_("and its number is taken", got["outcome"] == "repeated", got)
+    for i in range(5, 8):
+        step(i)
+    worst = np.abs(t.weights()["a.weight"].astype(float) - twin.w).max()
+    t.tap.is_("eight steps over a save and a load: within 1e-6 of float64", worst < 1e-6, worst)
+    t.daemon.must("save", "m", t.file("weights"), "--no-optimizer")
+    names = set(read_tensors(t.file("weights")))
+    t.tap.is_("save --no-optimizer: weights and scaling state alone",
+              {"a.weight", "a.bias", "a.fp8d.input.scaling"} <= names and
+              not any(".optimizer." in k or ".gradient." in k for k in names), names)
+    t.batch(*t.microbatch(1))
+    t.daemon.must("save", "m", t.file("saved"))
+    out = t.daemon.must("load", "m", t.file("saved"), "--no-optimizer")
+    t.tap.is_("load --no-optimizer: said in the report",
+              "the optimizer and gradients of the file were left out" in out, out)
+    t.refused("and there is no optimizer", "FAILED_PRECONDITION", ["no optimizer"], "step", "m",
+              "--step", "1")
+
+
 def once(t):
     """The number of a step makes it happen once, and in order."""
     n = t.numbers
@@ -327,6 +376,7 @@ def run(tap, numbers):
             masters(t)
             adam(t, "adam")
             adam(t, "adamw")
+            resumed(t)
             once(t)
             skipped(t)
             clipped(t)

@@ -6,10 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define A_OUT 32
-#define A_IN 48
-#define B_OUT 48
-#define B_IN 32
 #define TOKENS 5
 #define NEXT 20
 
@@ -32,27 +28,10 @@ static void run_close(struct run *r)
     desk_free(r->desk);
 }
 
-static struct blob fresh_file(void)
-{
-    struct stash s = {0};
-    void *a = stash_draw(1, DTYPE_F32, A_OUT * A_IN, 0.02);
-    void *b = stash_draw(2, DTYPE_BF16, B_OUT * B_IN, 3.0);
-    void *bias = stash_draw(3, DTYPE_BF16, A_OUT, 1.0);
-    stash_put(&s, "a.weight", DTYPE_F32, 2, A_OUT, A_IN, a);
-    stash_put(&s, "a.bias", DTYPE_BF16, 1, A_OUT, 1, bias);
-    stash_put(&s, "b-c.weight", DTYPE_BF16, 2, B_OUT, B_IN, b);
-    struct blob out = stash_blob(&s);
-    stash_free(&s);
-    free(a);
-    free(b);
-    free(bias);
-    return out;
-}
-
 static void open_fresh(struct run *r, const Fp8d__V1__Recipe *recipe)
 {
     Fp8d__V1__LoadOptions o = FP8D__V1__LOAD_OPTIONS__INIT;
-    struct blob file = fresh_file();
+    struct blob file = stash_pair();
     run_open(r);
     o.recipe = (Fp8d__V1__Recipe *)(uintptr_t)recipe;
     ck_assert_msg(stash_load(&r->a, "m", &file, &o, NULL) == 0, "%s", r->a.text);
@@ -76,7 +55,7 @@ static void add(struct trace *t, const void *p, size_t n)
 static void forward(struct run *r, unsigned layer, Fp8d__V1__Mode mode,
                     Fp8d__V1__FirstMicrobatch first, uint64_t seed, struct trace *t)
 {
-    size_t in = layer ? B_IN : A_IN;
+    size_t in = layer ? STASH_B_IN : STASH_A_IN;
     float *x = draw_normal(seed, TOKENS * in, 1.0 + (double)(seed % 7));
     struct ask_forward f = {.model = "m",
                             .layer = layer ? "b-c" : "a",
@@ -96,7 +75,7 @@ static void forward(struct run *r, unsigned layer, Fp8d__V1__Mode mode,
 
 static void edit(struct run *r, unsigned layer, uint64_t seed, struct trace *t)
 {
-    uint64_t out = layer ? B_OUT : A_OUT, in = layer ? B_IN : A_IN;
+    uint64_t out = layer ? STASH_B_OUT : STASH_A_OUT, in = layer ? STASH_B_IN : STASH_A_IN;
     float *w = draw_normal(seed, out * in, 0.5);
     struct ask_tensor x = ask_f32(w, out, in);
     unsigned code = ask_edit(&r->a, "m", layer ? "b-c" : "a", &x, NULL, NULL, NULL);
@@ -285,7 +264,7 @@ START_TEST(resume_primary_weights)
     struct run r;
     struct trace t = {0};
     Fp8d__V1__LoadOptions o = FP8D__V1__LOAD_OPTIONS__INIT;
-    struct blob file = fresh_file();
+    struct blob file = stash_pair();
     o.primary_fp8 = true;
     run_open(&r);
     ck_assert_msg(stash_load(&r.a, "m", &file, &o, NULL) == 0, "%s", r.a.text);

@@ -3,52 +3,6 @@
 #include "tests/scenario/steps.h"
 #include "tests/unit/run.h"
 
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-struct writer {
-    struct ask b;
-    int fd;
-    uint64_t commit; /* the request's id */
-};
-
-/* Begun and attached; the commit is sent, not waited for. */
-static struct writer save_sent(struct steps *f)
-{
-    struct writer w = {ask_open(f->desk, 2), memfd_create("save", MFD_CLOEXEC), 0};
-    Fp8d__V1__SaveBeginRequest b = FP8D__V1__SAVE_BEGIN_REQUEST__INIT;
-    Fp8d__V1__SaveAttachRequest at = FP8D__V1__SAVE_ATTACH_REQUEST__INIT;
-    Fp8d__V1__SaveCommitRequest c = FP8D__V1__SAVE_COMMIT_REQUEST__INIT;
-    char model[] = "m", name[] = "a-save", *names = name;
-    int fd = dup(w.fd);
-    b.model = model;
-    b.save_id = at.save_id = c.save_id = 1;
-    at.n_names = 1;
-    at.names = &names;
-    uint64_t sent[2] = {
-        desk_send(f->desk, 2, REQUEST_SAVE_BEGIN, &b.base, NULL, 0, NULL, 0),
-        desk_send(f->desk, 2, REQUEST_SAVE_ATTACH, &at.base, NULL, 0, &fd, 1),
-    };
-    w.commit = desk_send(f->desk, 2, REQUEST_SAVE_COMMIT, &c.base, NULL, 0, NULL, 0);
-    for (int i = 0; i < 2; i++)
-        ck_assert_msg(!ask_take(&w.b, sent[i]), "%s", w.b.text);
-    return w;
-}
-
-static struct blob save_done(struct writer *w)
-{
-    struct stat st;
-    ck_assert_msg(!ask_take(&w->b, w->commit), "save: %s", w->b.text);
-    ck_assert_int_eq(fstat(w->fd, &st), 0);
-    struct blob out = {malloc((size_t)st.st_size + 1), (size_t)st.st_size};
-    ck_assert(out.bytes && pread(w->fd, out.bytes, out.size, 0) == (ssize_t)out.size);
-    close(w->fd);
-    ask_close(&w->b);
-    return out;
-}
-
 /* Both weights of the file moved by dw in column 0 from what was loaded, and it names the version. */
 static void holds(const struct steps *f, const struct blob *file, float dw, uint64_t version)
 {
@@ -96,11 +50,11 @@ START_TEST(save_waits_for_a_step)
         desk_set_aside(f.desk);
         desk_release(f.desk);
     }
-    struct writer w = save_sent(&f);
+    struct stash_saving w = stash_save_sent(f.desk, 2, "m");
     ck_assert_ptr_null(desk_peek(f.desk, 2, w.commit));
     desk_resume(f.desk);
     ck_assert_uint_eq(ask_take(&f.a, f.a.sent), ASK_OK);
-    struct blob file = save_done(&w);
+    struct blob file = stash_saved(&w);
     holds(&f, &file, -8.0f, 2);
     blob_free(&file);
     steps_close(&f);
@@ -114,12 +68,12 @@ START_TEST(save_keeps_what_it_began_with)
     struct steps f;
     steps_open(&f);
     step_sent(&f, false);
-    struct writer w = save_sent(&f);
+    struct stash_saving w = stash_save_sent(f.desk, 2, "m");
     step(&f, 1, APPLIED);
     microbatch(&f, "a", 2.0f, 1.0f);
     microbatch(&f, "b", 2.0f, 1.0f);
     step(&f, 2, APPLIED);
-    struct blob file = save_done(&w);
+    struct blob file = stash_saved(&w);
     holds(&f, &file, 0.0f, 1);
     blob_free(&file);
     file = stash_save(&f.a, "m");
