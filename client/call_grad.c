@@ -29,6 +29,27 @@ int fp8d_backward(struct fp8d *c, const struct fp8d_backward *backward,
     return call_finish(c, rc, id, out, err);
 }
 
+int fp8d_submit_recompute(struct fp8d *c, const struct fp8d_recompute *recompute,
+                          const struct fp8d_call *call, uint64_t *id, struct fp8d_error *err)
+{
+    Fp8d__V1__RecomputeRequest m = FP8D__V1__RECOMPUTE_REQUEST__INIT;
+    struct request r = {.type = REQUEST_RECOMPUTE, .msg = &m.base, .buffer = recompute->output};
+    m.context_id = recompute->context_id;
+    m.output_dtype = (Fp8d__V1__DType)recompute->output_dtype;
+    m.output_id = recompute->output_id;
+    m.replace_output = recompute->replace_output;
+    m.time_compute = recompute->time_compute;
+    return call_submit(c, &r, call, id, err);
+}
+
+int fp8d_recompute(struct fp8d *c, const struct fp8d_recompute *recompute,
+                   const struct fp8d_call *call, struct fp8d_result **out, struct fp8d_error *err)
+{
+    uint64_t id = 0;
+    int rc = fp8d_submit_recompute(c, recompute, call, &id, err);
+    return call_finish(c, rc, id, out, err);
+}
+
 int fp8d_submit_zero_grad(struct fp8d *c, const char *model, const struct fp8d_expect *expect,
                           const struct fp8d_call *call, uint64_t *id, struct fp8d_error *err)
 {

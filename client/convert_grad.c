@@ -29,6 +29,19 @@ int convert_backward(struct fp8d_result *r, const Fp8d__V1__BackwardReply *m, st
     return rc ? rc : check_grad(&s->grad_input, "grad_input", f);
 }
 
+int convert_recompute(struct fp8d_result *r, const Fp8d__V1__RecomputeReply *m, struct fault *f)
+{
+    struct fp8d_recompute_result *s = arena_zalloc(&r->arena, 1, sizeof *s);
+    if (!s)
+        return convert_nomem(f);
+    s->compute_ns = m->compute_ns;
+    r->body = s;
+    if (!m->output)
+        return fault_set(f, FP8D_EPROTOCOL, "field output is missing, needed a tensor");
+    int rc = convert_tensor(r, m->output, &s->output, f);
+    return rc ? rc : check_grad(&s->output, "output", f);
+}
+
 int convert_zero_grad(struct fp8d_result *r, const Fp8d__V1__ZeroGradReply *m, struct fault *f)
 {
     struct fp8d_grad_zeroed *s = arena_alloc(&r->arena, sizeof *s);

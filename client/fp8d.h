@@ -907,6 +907,34 @@ FP8D_API int fp8d_submit_backward(struct fp8d *c, const struct fp8d_backward *ba
                                   struct fp8d_error *err);
 FP8D_API const struct fp8d_backward_result *fp8d_result_backward(const struct fp8d_result *r);
 
+/* Activation recomputation. */
+struct fp8d_recompute {
+    uint64_t context_id;          /* of a train forward of this handle; it stays */
+    enum fp8d_dtype output_dtype; /* F32, BF16, F16; 0: that of the forward's output */
+    uint64_t output_id;           /* not 0: keep the output as this resident tensor */
+    bool replace_output;          /* output_id may be in use, as in fp8d_forward */
+    struct fp8d_buffer output;    /* where the output shall go */
+    bool time_compute;            /* as in fp8d_forward */
+};
+
+struct fp8d_recompute_result {
+    struct fp8d_tensor output; /* [..., out_features] */
+    uint64_t compute_ns;       /* as in fp8d_forward_result */
+};
+
+/* The output of a context's forward once more, to the bit if output_dtype is the forward's: from the
+ * FP8 tensors and the bias that it used, whatever became of scales, weight and model since. Nothing
+ * is cast and no scale sees anything. The reply has the forward's incarnation and weight version.
+ * FP8D_ENOT_FOUND: no such context, or a backward used it. */
+FP8D_API int fp8d_recompute(struct fp8d *c, const struct fp8d_recompute *recompute,
+                            const struct fp8d_call *call, struct fp8d_result **out,
+                            struct fp8d_error *err);
+FP8D_API int fp8d_submit_recompute(struct fp8d *c, const struct fp8d_recompute *recompute,
+                                   const struct fp8d_call *call, uint64_t *id,
+                                   struct fp8d_error *err);
+FP8D_API const struct fp8d_recompute_result *
+fp8d_result_recompute(const struct fp8d_result *r);
+
 struct fp8d_grad_zeroed {
     uint32_t layers; /* that held a gradient */
 };

@@ -93,6 +93,11 @@ const struct fp8d_backward_result *fp8d_result_backward(const struct fp8d_result
     return body_of(r, REQUEST_BACKWARD);
 }
 
+const struct fp8d_recompute_result *fp8d_result_recompute(const struct fp8d_result *r)
+{
+    return body_of(r, REQUEST_RECOMPUTE);
+}
+
 const struct fp8d_grad_zeroed *fp8d_result_grad_zeroed(const struct fp8d_result *r)
 {
     return body_of(r, REQUEST_ZERO_GRAD);

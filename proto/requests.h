@@ -46,7 +46,8 @@
     X(ZeroGrad, ZERO_GRAD, 41, TRAIN, ORDERED, zero_grad)                                          \
     X(GetGradient, GET_GRADIENT, 42, RUN, ORDERED, get_gradient)                                   \
     X(SetOptimizer, SET_OPTIMIZER, 43, TRAIN, ORDERED, set_optimizer)                              \
-    X(Step, STEP, 44, TRAIN, ORDERED, step)
+    X(Step, STEP, 44, TRAIN, ORDERED, step)                                                        \
+    X(Recompute, RECOMPUTE, 45, RUN, ORDERED, recompute)
 
 enum request_type {
 #define X(Name, NAME, type, class, order, snake) REQUEST_##NAME = (type),

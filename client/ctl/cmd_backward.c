@@ -1,4 +1,4 @@
-/* fp8ctl backward, fp8ctl drop-context: what becomes of a context. */
+/* fp8ctl backward, recompute, drop-context: what becomes of a context. */
 #include "client/ctl/cast.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/output.h"
@@ -117,6 +117,49 @@ int cmd_backward(struct ctl *ctl, const struct args *a)
     tensor_file_fini(&grad_output);
     return rc;
 }
+
+/* --- recompute --- */
+
+static int recompute_json(struct ctl *ctl, uint64_t id, const struct fp8d_result *r,
+                          const struct output *o)
+{
+    const struct fp8d_reply *reply = fp8d_result_reply(r);
+    json_t *j = json_begin(ctl);
+    json_put(ctl, j, "context", json_u64(id));
+    json_put_reply(ctl, j, r);
+    json_put(ctl, j, "output", output_json(ctl, o));
+    json_put(ctl, j, "queue_us", json_u64(reply->queue_us));
+    json_put(ctl, j, "run_us", json_u64(reply->run_us));
+    return json_end(ctl, j);
+}
+
+int cmd_recompute(struct ctl *ctl, const struct args *a)
+{
+    struct fault f = {0};
+    struct fp8d_error err;
+    struct fp8d_result *r;
+    struct output o;
+    struct fp8d_recompute q = {.output_dtype = (enum fp8d_dtype)args_choice(a, "output-dtype")};
+    if (!take_context(ctl, a, &q.context_id))
+        return CTL_USAGE;
+    int rc = ctl_connect(ctl);
+    if (rc)
+        return rc;
+    if (fp8d_recompute(ctl->c, &q, NULL, &r, &err))
+        return ctl_failed(ctl, &err);
+    if (output_take(&o, "output", &fp8d_result_recompute(r)->output, args_text(a, "output"), &f)) {
+        rc = ctl_fault(ctl, &f);
+    } else if (ctl->json) {
+        rc = recompute_json(ctl, q.context_id, r, &o);
+    } else {
+        output_print(&o, "output", "y");
+        putchar('\n');
+    }
+    fp8d_result_free(r);
+    return rc;
+}
+
+/* --- drop-context --- */
 
 int cmd_drop_context(struct ctl *ctl, const struct args *a)
 {

@@ -80,6 +80,12 @@ static const struct arg_option backward_options[] = {
     OPTIONS_END,
 };
 
+static const struct arg_option recompute_options[] = {
+    {"output", "FILE", "write the output as a safetensors file, tensor \"output\"", 0, 0, false},
+    {"output-dtype", "f32|bf16|f16", "default: that of the forward's output", 0, 0, false},
+    OPTIONS_END,
+};
+
 static const struct arg_option gradient_options[] = {
     {"bias", NULL, "that of the bias; default: that of the weight", 0, 0, false},
     {"output", "FILE", "write it as a safetensors file, F32, tensor \"gradient\"", 0, 0, false},
@@ -187,6 +193,8 @@ const struct command commands[] = {
      cmd_forward, NULL},
     {"backward", "ID", "gradients from the context of a train forward", backward_options, 1, 1,
      false, false, cmd_backward, backward_detail},
+    {"recompute", "ID", "the output of a context's forward again", recompute_options, 1, 1, false,
+     false, cmd_recompute, backward_detail},
     {"gradient", "MODEL/LAYER", "show the gradient that a layer holds", gradient_options, 1, 1,
      false, false, cmd_gradient, NULL},
     {"zero-grad", "MODEL", "forget the gradients of a model", no_options, 1, 1, false, false,

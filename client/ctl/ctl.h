@@ -97,6 +97,7 @@ int cmd_recipe(struct ctl *ctl, const struct args *a);
 int cmd_set_weight(struct ctl *ctl, const struct args *a);
 int cmd_forward(struct ctl *ctl, const struct args *a);
 int cmd_backward(struct ctl *ctl, const struct args *a);
+int cmd_recompute(struct ctl *ctl, const struct args *a);
 int cmd_drop_context(struct ctl *ctl, const struct args *a);
 int cmd_zero_grad(struct ctl *ctl, const struct args *a);
 int cmd_gradient(struct ctl *ctl, const struct args *a);

@@ -37,6 +37,7 @@ int context_new(struct lease *l, uint64_t id, struct model *m, struct layer *lay
         .model = model_ref(m),
         .layer = layer,
         .weight_version = layer->weight.version,
+        .incarnation = m->incarnation,
         .rank = input->rank,
         .tokens = operand_rows(input),
         .charged = input_bytes,
@@ -48,8 +49,13 @@ int context_new(struct lease *l, uint64_t id, struct model *m, struct layer *lay
     return 0;
 }
 
-void context_fill(struct context *c, struct qtensor *input, struct qtensor *weight)
+void context_fill(struct context *c, struct qtensor *input, struct qtensor *weight,
+                  enum dtype output_dtype)
 {
+    c->bias = c->layer->weight.bias;
+    if (c->bias.buf)
+        buffer_ref(c->bias.buf);
+    c->output_dtype = output_dtype;
     c->input = input ? qtensor_ref(input) : NULL;
     c->weight = weight ? qtensor_ref(weight) : NULL;
 }
@@ -72,6 +78,7 @@ void context_end(struct context *c)
     c->lease->engine->contexts--;
     qtensor_unref(c->input);
     qtensor_unref(c->weight);
+    buffer_unref(c->bias.buf);
     model_unref(c->model);
     mem_free(c);
 }

@@ -291,7 +291,7 @@ static void settle(struct forward *w)
     else if (!empty)
         settle_fp8(w);
     if (w->context)
-        context_fill(w->context, w->xq, w->wq);
+        context_fill(w->context, w->xq, w->wq, w->output.high.dtype);
     filing_settle(&w->filing);
     w->a.lease->engine->forwards_done++;
 }

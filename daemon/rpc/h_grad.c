@@ -1,5 +1,6 @@
-/* Backward, ZeroGrad, GetGradient. */
+/* Backward, Recompute, ZeroGrad, GetGradient. */
 #include "daemon/engine/backward.h"
+#include "daemon/engine/recompute.h"
 #include "daemon/engine/scope.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/rpc/rpc.h"
@@ -65,6 +66,49 @@ void rpc_backward(struct request *rq)
     if (!rc)
         rc = backward_start(&a, on_backward, rq, &f);
     operand_fini(&grad_output);
+    if (rc)
+        request_fail(rq, &f);
+}
+
+/* --- Recompute --- */
+
+static void on_recompute(void *arg, const struct fault *f, const struct recompute_result *r)
+{
+    struct request *rq = arg;
+    if (f->code) {
+        request_fail(rq, f);
+        return;
+    }
+    const Fp8d__V1__RecomputeRequest *in =
+        (const Fp8d__V1__RecomputeRequest *)(const void *)rq->message;
+    Fp8d__V1__RecomputeReply m = FP8D__V1__RECOMPUTE_REPLY__INIT;
+    Fp8d__V1__TensorRef ref = FP8D__V1__TENSOR_REF__INIT;
+    Fp8d__V1__InlinePlace place = FP8D__V1__INLINE_PLACE__INIT;
+    float factor;
+    bool sends = !in->output_id;
+    tensors_describe(&r->output, &ref, sends ? &place : NULL, in->output_id, &factor);
+    m.output = &ref;
+    m.compute_ns = r->compute_ns;
+    request_stamp(rq, r->incarnation, r->weight_version);
+    request_answer(rq, &m.base, sends ? r->output.high.buf : NULL, sends ? place.length : 0);
+}
+
+void rpc_recompute(struct request *rq)
+{
+    const Fp8d__V1__RecomputeRequest *in =
+        (const Fp8d__V1__RecomputeRequest *)(const void *)rq->message;
+    struct fault f = {.stage = STAGE_DECODE};
+    struct recompute_args a = {
+        .lease = &rq->session->lease,
+        .output_dtype = tensors_dtype(in->output_dtype),
+        .output_id = in->output_id,
+        .replace_output = in->replace_output,
+        .inline_max = rq->rpc->o.caps.payload,
+        .time_compute = in->time_compute,
+    };
+    int rc = context_find(a.lease, in->context_id, &a.context, &f);
+    if (!rc)
+        rc = recompute_start(&a, on_recompute, rq, &f);
     if (rc)
         request_fail(rq, &f);
 }

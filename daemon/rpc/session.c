@@ -192,7 +192,7 @@ static int refuse(struct session *s, struct request *rq, struct fault *f)
  * and versions, and leave at most a copy of a weight behind that any of them would have made. */
 static bool changes(const struct request *rq)
 {
-    if (rq->row->type == REQUEST_CHECK_NUMERICS)
+    if (rq->row->type == REQUEST_CHECK_NUMERICS || rq->row->type == REQUEST_RECOMPUTE)
         return false;
     if (rq->row->type != REQUEST_FORWARD)
         return true;

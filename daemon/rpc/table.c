@@ -9,7 +9,7 @@
      (t) == REQUEST_GET_GRADIENT || (t) == REQUEST_SET_OPTIMIZER || (t) == REQUEST_STEP ||         \
      (t) == REQUEST_FINISH_CALIBRATION || (t) == REQUEST_EDIT_WEIGHT ||                            \
      (t) == REQUEST_SET_SCALING || (t) == REQUEST_SET_RECIPE ||                                    \
-     (t) == REQUEST_CREATE_MODEL)
+     (t) == REQUEST_CREATE_MODEL || (t) == REQUEST_RECOMPUTE)
 
 /* What takes the state of a model as it is, to use it later. */
 #ifndef FP8D_MUTANT_SAVE_BESIDE

@@ -10,7 +10,7 @@ import sys
 
 # Types of proto/requests.h; flags of codec_fuzz.c.
 FORWARD, BEGIN_SCOPE, END_SCOPE, EDIT = 30, 31, 32, 14
-BACKWARD, ZERO_GRAD, GET_GRADIENT, SET_OPTIMIZER, STEP = 40, 41, 42, 43, 44
+BACKWARD, ZERO_GRAD, GET_GRADIENT, SET_OPTIMIZER, STEP, RECOMPUTE = 40, 41, 42, 43, 44, 45
 OTHER, HOLD, LET_GO, LEAVES = 1, 8, 16, 32
 
 
@@ -55,6 +55,10 @@ def backward(context, n=1, more=b"", flags=0):
     return frame(BACKWARD, number(2, context) + part(3, rows(n)) + more, n * 64, flags)
 
 
+def recompute(context, more=b"", flags=0):
+    return frame(RECOMPUTE, number(2, context) + more, 0, flags)
+
+
 def optimizer(kind, more=b"", layers=b"", flags=0):
     return frame(SET_OPTIMIZER, part(2, "m") + part(3, number(1, kind) + more) + layers, 0, flags)
 
@@ -81,6 +85,8 @@ SEEDS = {
     "train_layers": optimizer(2, b"", part(4, part(1, "a") + real(2, 0.5)) * 2) + ONE + step(1),
     "train_orders": forward(1) + forward(2, 3) + backward(2, 3) + backward(1) + backward(1) + gradient("a", 2),
     "train_resident": forward(1) + backward(1, 1, number(5, 7)) + forward(2) + backward(2, 1, number(5, 7) + number(6, 1)),
+    "train_recompute": optimizer(1) + recompute(1) + forward(1) + recompute(1, number(3, 2)) + recompute(1, number(4, 7))
+    + recompute(1, number(4, 7) + number(5, 1)) + recompute(1, b"", OTHER) + ONE + step(1) + recompute(1),
     "train_scope": scope(BEGIN_SCOPE) + ONE + optimizer(2, b"", b"", OTHER) + scope(END_SCOPE) + optimizer(2) + step(1),
     "train_others_step": optimizer(2) + ONE + step(1, b"", HOLD) + step(1, b"", OTHER) + step(2, b"", OTHER | LET_GO),
     "train_leaves": optimizer(2) + ONE + forward(2) + step(1, b"", HOLD | LEAVES) + step(1, b"", OTHER | LET_GO),

@@ -51,6 +51,36 @@ unsigned ask_backward(struct ask *a, struct ask_backward *b)
     return 0;
 }
 
+unsigned ask_recompute(struct ask *a, struct ask_recompute *r)
+{
+    Fp8d__V1__RecomputeRequest m = FP8D__V1__RECOMPUTE_REQUEST__INIT;
+    struct desk_frame *frame = NULL;
+    m.context_id = r->context_id;
+    m.output_id = r->output_id;
+    m.output_dtype = r->output_dtype;
+    m.replace_output = r->replace_output;
+    unsigned code =
+        desk_call(a->desk, a->conn, REQUEST_RECOMPUTE, &m.base, NULL, 0, &frame, a->text);
+    if (!code) {
+        r->reply = fp8d__v1__recompute_reply__unpack(NULL, frame->meta_len, frame->meta);
+        ck_assert_ptr_nonnull(r->reply);
+        r->y = frame->payload;
+        r->y_bytes = frame->payload_len;
+        frame->payload = NULL;
+    }
+    desk_frame_free(frame);
+    return code;
+}
+
+void ask_recompute_free(struct ask_recompute *r)
+{
+    if (r->reply)
+        fp8d__v1__recompute_reply__free_unpacked(r->reply, NULL);
+    free(r->y);
+    r->reply = NULL;
+    r->y = NULL;
+}
+
 void ask_backward_free(struct ask_backward *b)
 {
     if (b->reply)

@@ -18,6 +18,18 @@ struct ask_backward {
 unsigned ask_backward(struct ask *a, struct ask_backward *b);
 void ask_backward_free(struct ask_backward *b);
 
+struct ask_recompute {
+    uint64_t context_id, output_id;
+    Fp8d__V1__DType output_dtype;
+    bool replace_output;
+    /* Filled; ask_recompute_free lets them go. */
+    Fp8d__V1__RecomputeReply *reply;
+    void *y; /* if inline */
+    uint64_t y_bytes;
+};
+unsigned ask_recompute(struct ask *a, struct ask_recompute *r);
+void ask_recompute_free(struct ask_recompute *r);
+
 unsigned ask_zero_grad(struct ask *a, const char *model, unsigned *layers); /* layers may be NULL */
 
 struct ask_gradient {

@@ -262,6 +262,27 @@ def old_weight(t):
            n.dgrad(n.g[0], n.w, forward, back))
 
 
+def recompute(t):
+    """The forward's output again, though scale and weight moved; the context stays."""
+    forward, _, _, again, wide, back = t.batch(
+        "recompute", t.forward("x0", 1, f"--output {t.file('y')}"), t.forward("x2", 2),
+        f"set-weight m/a --input {t.at('other_w')}", f"recompute 1 --output {t.file('y1')}",
+        "recompute 1 --output-dtype f32", t.backward("g0", 1, "--no-grad-input"))
+    t.tap.is_("recompute: keys as documented",
+              set(again) == {"fp8ctl_json", "context", "incarnation", "weight_version", "output",
+                             "queue_us", "run_us"} and set(again["output"]) == TENSOR_KEYS, again)
+    t.tap.is_("recompute: the bits and the version of the forward",
+              t.tensor("y", "output").tobytes() == t.tensor("y1", "output").tobytes() and
+              (again["context"], again["weight_version"]) == (1, forward["weight_version"]), again)
+    t.tap.is_("recompute: another dtype if asked; the context is still there",
+              wide["output"]["dtype"] == "F32" and wide["output"]["shape"] == SHAPE + [OUTS] and
+              back["context"] == 1, [wide, back])
+    t.refused("recompute of a context that was used", "NOT_FOUND", ["context_id 1"],
+              t.forward("x0", 1), t.backward("g0", 1), "recompute 1")
+    _, out, _ = t.daemon.ctl("batch", "-", stdin=t.forward("x0", 1) + "\nrecompute 1\n")
+    t.tap.is_("what people read of it", f"\noutput BF16 [2, 12, {OUTS}], max|y| " in out, out)
+
+
 def scope(t):
     t.load()
     rows = t.batch("a scope", "scope begin m", t.forward("x0", 1), t.backward("g0", 1),
@@ -353,7 +374,7 @@ def run(tap, numbers):
         at = numbers.write(folder)
         t = Trainer(tap, numbers, Daemon(folder).start(), folder, at)
         try:
-            for case in (nothing_held, accumulate, overwrite, old_weight, scope, odd_numbers,
+            for case in (nothing_held, accumulate, overwrite, old_weight, recompute, scope, odd_numbers,
                          refusals, other_scope):
                 case(t)
         except RuntimeError as e:

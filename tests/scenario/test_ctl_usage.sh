@@ -82,11 +82,12 @@ run load --help
 is "load --help says what holds for a recipe that is not given" shows "what the file saved, else delayed"
 run save --help
 is "save --help is exact" diff - "$tmp/out" <<'END'
-Usage: fp8ctl save MODEL PATH [--server-path]
+Usage: fp8ctl save MODEL PATH [--no-optimizer] [--server-path]
 
 save a model with all its state; PATH is replaced as a whole.
 
 Options:
+  --no-optimizer                 leave out the optimizer and gradients: enough to serve
   --server-path                  PATH is the server's, below a root of its configuration
 END
 run create --help

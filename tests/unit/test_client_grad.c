@@ -124,6 +124,32 @@ START_TEST(test_grad_backward_refused)
 }
 END_TEST
 
+/* Recompute: the context, the dtype, the id, the head; each flag is its own. */
+START_TEST(test_grad_recompute_request)
+{
+    struct fake_pair b = fake_begin(serve_keep, NULL);
+    struct fp8d_error err;
+    struct fp8d_recompute q = {0};
+    bool *flags[] = {&q.replace_output, &q.time_compute};
+    for (int i = 0; i < 2; i++) {
+        q = (struct fp8d_recompute){
+            .context_id = UINT64_MAX, .output_dtype = FP8D_F16, .output_id = 1ull << 40};
+        *flags[i] = true;
+        KEPT(fp8d_recompute(b.c, &q, &some_call, NULL, &err));
+        Fp8d__V1__RecomputeRequest *m = SEEN(recompute);
+        check_head(m->head);
+        ck_assert_uint_eq(seen.type, 45);
+        ck_assert(m->context_id == UINT64_MAX && m->output_id == 1ull << 40);
+        ck_assert_int_eq(m->output_dtype, FP8D__V1__DTYPE__DTYPE_F16);
+        ck_assert_int_eq(m->replace_output, i == 0);
+        ck_assert_int_eq(m->time_compute, i == 1);
+        ck_assert_uint_eq(seen.payload_len, 0);
+        FREE(recompute, m);
+    }
+    fake_end(b);
+}
+END_TEST
+
 /* ZeroGrad: the model and the expectation. */
 START_TEST(test_grad_zero_request)
 {
@@ -214,6 +240,34 @@ START_TEST(test_grad_backward_reply_less)
     g = fp8d_result_backward(r);
     ck_assert(g->has_grad_input && g->grad_input.tensor_id == 77 && g->grad_input.size == 24);
     fp8d_result_free(r);
+}
+END_TEST
+
+/* A reply to Recompute: its output, inline or resident, is there and of high precision. */
+START_TEST(test_grad_recompute_reply)
+{
+    Fp8d__V1__RecomputeReply m = FP8D__V1__RECOMPUTE_REPLY__INIT;
+    struct ref t;
+    struct fault f;
+    struct fp8d_result *r = NULL;
+    ref_init(&t, FP8D__V1__DTYPE__DTYPE_F16, 2, 12);
+    m.output = &t.m;
+    m.compute_ns = 9;
+    r = good(REQUEST_RECOMPUTE, &m, 12);
+    const struct fp8d_recompute_result *g = fp8d_result_recompute(r);
+    ck_assert(g->output.dtype == FP8D_F16 && g->output.size == 12 && g->compute_ns == 9);
+    ck_assert_ptr_null(fp8d_result_backward(r));
+    fp8d_result_free(r);
+    ref_resident(&t, FP8D__V1__DTYPE__DTYPE_F32, 2, 77);
+    r = good(REQUEST_RECOMPUTE, &m, 0);
+    ck_assert_uint_eq(fp8d_result_recompute(r)->output.tensor_id, 77);
+    fp8d_result_free(r);
+    ref_resident(&t, FP8D__V1__DTYPE__DTYPE_U8, 2, 77);
+    ck_assert_int_eq(parse(REQUEST_RECOMPUTE, &m, 0, &r, &f), FP8D_EPROTOCOL);
+    ck_assert_ptr_nonnull(strstr(f.text, "field output is U8, needed F32, BF16 or F16"));
+    m.output = NULL;
+    ck_assert_int_eq(parse(REQUEST_RECOMPUTE, &m, 0, &r, &f), FP8D_EPROTOCOL);
+    ck_assert_ptr_nonnull(strstr(f.text, "field output is missing"));
 }
 END_TEST
 
@@ -372,6 +426,8 @@ int main(void)
     tcase_add_test(t, test_grad_backward_request);
     tcase_add_test(t, test_grad_backward_flags);
     tcase_add_test(t, test_grad_backward_refused);
+    tcase_add_test(t, test_grad_recompute_request);
+    tcase_add_test(t, test_grad_recompute_reply);
     tcase_add_test(t, test_grad_zero_request);
     tcase_add_test(t, test_grad_get_request);
     tcase_add_test(t, test_grad_backward_reply);

@@ -75,8 +75,8 @@ START_TEST(test_load_options)
     ck_assert(m->options->recipe->margin_set && !m->options->primary_fp8);
     ck_assert(!m->options->allow_nan && !m->options->finish_calibration);
     FREE(load_begin, m);
-    bool *flags[] = {&o.primary_fp8, &o.allow_nan, &o.finish_calibration};
-    for (int i = 0; i < 3; i++) {
+    bool *flags[] = {&o.primary_fp8, &o.allow_nan, &o.finish_calibration, &o.no_optimizer};
+    for (int i = 0; i < 4; i++) {
         o = (struct fp8d_load_options){0};
         *flags[i] = true;
         KEPT(fp8d_load_begin(b.c, &begin, NULL, NULL, &err));
@@ -84,6 +84,7 @@ START_TEST(test_load_options)
         ck_assert_int_eq(m->options->primary_fp8, i == 0);
         ck_assert_int_eq(m->options->allow_nan, i == 1);
         ck_assert_int_eq(m->options->finish_calibration, i == 2);
+        ck_assert_int_eq(m->options->no_optimizer, i == 3);
         ck_assert_int_eq(m->options->dequantize, FP8D__V1__DTYPE__DTYPE_UNSPECIFIED);
         FREE(load_begin, m);
     }
@@ -106,12 +107,15 @@ START_TEST(test_save)
     ck_assert_int_eq(m->target, FP8D__V1__LOAD_SOURCE__LOAD_SOURCE_DESCRIPTORS);
     ck_assert_str_eq(m->server_path, "");
     ck_assert_uint_eq(m->expect->incarnation, 6);
+    ck_assert(!m->no_optimizer);
     FREE(save_begin, m);
     begin.server_path = "a/b";
+    begin.no_optimizer = true;
     KEPT(fp8d_save_begin(b.c, &begin, NULL, NULL, &err));
     m = SEEN(save_begin);
     ck_assert_int_eq(m->target, FP8D__V1__LOAD_SOURCE__LOAD_SOURCE_SERVER_PATH);
     ck_assert_str_eq(m->server_path, "a/b");
+    ck_assert(m->no_optimizer);
     FREE(save_begin, m);
     char file[] = "/tmp/fp8d-save-XXXXXX";
     struct stat st;

@@ -143,6 +143,23 @@ START_TEST(grad_backward_id_in_use)
 }
 END_TEST
 
+/* --- Recompute --- */
+
+START_TEST(grad_recompute_fields)
+{
+    Fp8d__V1__RecomputeRequest m = FP8D__V1__RECOMPUTE_REQUEST__INIT;
+    served_refuses(&S, &P, REQUEST_RECOMPUTE, &m.base, NOT_FOUND, "context_id 0 is no context");
+    m.context_id = 5; /* a backward used it */
+    served_refuses(&S, &P, REQUEST_RECOMPUTE, &m.base, NOT_FOUND, "context_id 5 is no context");
+    m.context_id = ALIVE;
+    m.output_dtype = FP8D__V1__DTYPE__DTYPE_F8_E5M2;
+    served_refuses(&S, &P, REQUEST_RECOMPUTE, &m.base, INVALID_ARGUMENT,
+                   "output_dtype is F8_E5M2|needed F32, BF16 or F16");
+    m.output_dtype = 99;
+    served_refuses(&S, &P, REQUEST_RECOMPUTE, &m.base, INVALID_ARGUMENT, "output_dtype is 99");
+}
+END_TEST
+
 /* --- ZeroGrad, GetGradient --- */
 
 START_TEST(grad_zero_and_get_fields)
@@ -313,6 +330,7 @@ int main(void)
     tcase_add_test(t, grad_backward_fields);
     tcase_add_test(t, grad_backward_without_its_tensor);
     tcase_add_test(t, grad_backward_id_in_use);
+    tcase_add_test(t, grad_recompute_fields);
     tcase_add_test(t, grad_zero_and_get_fields);
     tcase_add_test(t, grad_optimizer_numbers);
     tcase_add_test(t, grad_optimizer_choices);
