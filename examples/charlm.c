@@ -1,21 +1,30 @@
-/* charlm.c - a character-level language model, its linear layers in FP8 at the service or in float32
- * here.
+/* charlm.c - a character-level language model, its linear layers in FP8 at the service or in
+ * float32 here.
  *
  * It learns to tell the next character of a text from the 16 before it: an embedding of 8 numbers a
- * character, a layer `up` to 256 features, tanh, a layer `down` to 96 characters, softmax. Embedding,
- * tanh, softmax and the loss are computed here. With `fp8d` the two layers are the service's: FP8
- * products, scales, gradients and Adam; with `float32` they are computed here as well, by the same
- * rules. Both begin with the same weights and see the same characters, so that the two curves can be
- * laid over each other.
+ * character, a layer `up` to 256 features, tanh, a layer `down` to 96 characters, softmax.
+ * Embedding, tanh, softmax and the loss are computed here. With `fp8d` the two layers are the
+ * service's: FP8 products, scales, gradients and Adam; with `float32` they are computed here as
+ * well, by the same rules. Both begin with the same weights and see the same characters, so that
+ * the two curves can be laid over each other.
  *
- * Prints the loss of every step (cross-entropy in nats a character, mean over the 256 of a step), and
- * last the mean over the last 20 steps.
+ * Prints the loss of every step (cross-entropy in nats a character, mean over the 256 of a step),
+ * and last the mean over the last 20 steps.
  *
- *     cc charlm.c -o charlm $(pkg-config --cflags --libs libfp8d) -lm
- *     ./charlm TEXT STEPS fp8d|float32 [SOCKET]
+ * With a CHECKPOINT, a prefix of paths, it saves every 10 steps, and begins from the last save
+ * there is: run it again after whatever ended it, and the losses go on as if nothing had happened.
+ * A step whose reply was lost with the connection is sent again; its number makes the service take
+ * it once.
+ *
+ *     cc -I. examples/charlm*.c -o charlm $(pkg-config --cflags --libs libfp8d) -lm
+ *     ./charlm TEXT STEPS fp8d|float32 [SOCKET [CHECKPOINT]]
  */
+#include "examples/charlm_checkpoint.h"
+#include "examples/charlm_float32.h"
+
 #include <fp8d.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,25 +39,12 @@
 #define HIDDEN 256
 #define TOKENS 256
 #define TEXT_MAX (1 << 20)
-#define LAST 20 /* steps of the mean that is printed last */
-#define RATE 0.003f
-
-/* Parameters that are moved here. */
-struct adam {
-    float *p, *g, *m, *v;
-    size_t n;
-};
-
-/* y = x W^T + b, all row-major; with `fp8d` w and b are what the service begins with. */
-struct linear {
-    const char *name;
-    uint64_t context;
-    int out, in;
-    struct adam w, b;
-};
+#define LAST 20  /* steps of the mean that is printed last */
+#define EVERY 10 /* steps between two saves */
 
 struct net {
-    struct fp8d *c; /* NULL: float32 */
+    struct fp8d *c;                  /* NULL: float32 */
+    const char *socket, *checkpoint; /* or NULL */
     struct linear up, down;
     struct adam embedding; /* [CHARACTERS, EMBEDDING] */
     unsigned char *text;   /* as numbers below CHARACTERS */
@@ -63,76 +59,6 @@ static int fail(const char *what, const struct fp8d_error *err)
 {
     fprintf(stderr, "charlm: %s: %s (%s)\n", what, err->text, fp8d_code_name(err->code));
     return 1;
-}
-
-/* 0 to 1; the same numbers in every run. */
-static double draw(uint64_t *state)
-{
-    uint64_t h = *state += 0x9e3779b97f4a7c15u;
-    h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
-    h = (h ^ h >> 27) * 0x94d049bb133111ebu;
-    return (double)((h ^ h >> 31) >> 11) * 0x1p-53;
-}
-
-/* --- what is computed here --- */
-
-static int adam_new(struct adam *a, size_t n, double size, uint64_t *state)
-{
-    *a = (struct adam){.p = calloc(4 * n, sizeof *a->p), .n = n};
-    if (!a->p)
-        return 1;
-    a->g = a->p + n;
-    a->m = a->g + n;
-    a->v = a->m + n;
-    for (size_t i = 0; i < n && size > 0; i++)
-        a->p[i] = (float)(size * (2 * draw(state) - 1));
-    return 0;
-}
-
-/* torch.optim.Adam with its defaults; the gradient is forgotten. */
-static void adam_step(struct adam *a, int number)
-{
-    float first = 1 - powf(0.9f, (float)number), second = sqrtf(1 - powf(0.999f, (float)number));
-    for (size_t i = 0; i < a->n; i++) {
-        a->m[i] += 0.1f * (a->g[i] - a->m[i]);
-        a->v[i] = 0.999f * a->v[i] + 0.001f * a->g[i] * a->g[i];
-        a->p[i] -= RATE / first * a->m[i] / (sqrtf(a->v[i]) / second + 1e-8f);
-        a->g[i] = 0;
-    }
-}
-
-static int here_forward(const struct linear *l, const float *x, float *y)
-{
-    float *wt = malloc(l->w.n * sizeof *wt);
-    if (!wt)
-        return 1;
-    for (int o = 0; o < l->out; o++)
-        for (int i = 0; i < l->in; i++)
-            wt[i * l->out + o] = l->w.p[o * l->in + i];
-    for (int t = 0; t < TOKENS; t++) {
-        float *row = y + t * l->out;
-        memcpy(row, l->b.p, (size_t)l->out * sizeof *row);
-        for (int i = 0; i < l->in; i++)
-            for (int o = 0; o < l->out; o++)
-                row[o] += x[t * l->in + i] * wt[i * l->out + o];
-    }
-    free(wt);
-    return 0;
-}
-
-static int here_backward(const struct linear *l, const float *x, const float *dy, float *dx)
-{
-    memset(dx, 0, (size_t)TOKENS * (size_t)l->in * sizeof *dx);
-    for (int t = 0; t < TOKENS; t++)
-        for (int o = 0; o < l->out; o++) {
-            float d = dy[t * l->out + o];
-            l->b.g[o] += d;
-            for (int i = 0; i < l->in; i++) {
-                dx[t * l->in + i] += d * l->w.p[o * l->in + i];
-                l->w.g[o * l->in + i] += d * x[t * l->in + i];
-            }
-        }
-    return 0;
 }
 
 /* --- what the service computes --- */
@@ -159,8 +85,8 @@ static int create(struct net *k)
                                        .dims = {l[i]->b.n},
                                        .data = l[i]->b.p,
                                        .size = l[i]->b.n * sizeof(float)};
-        spec[i] = (struct fp8d_layer_spec){l[i]->name, matrix(l[i]->w.p, l[i]->out, l[i]->in),
-                                           &bias[i]};
+        spec[i] =
+            (struct fp8d_layer_spec){l[i]->name, matrix(l[i]->w.p, l[i]->out, l[i]->in), &bias[i]};
     }
     struct fp8d_create_model q = {.model = MODEL, .layers = spec, .count = 2};
     if (fp8d_create_model(k->c, &q, NULL, NULL, &err))
@@ -182,7 +108,7 @@ static int forward(struct net *k, const struct linear *l, const float *x, float 
         .output = {y, (size_t)TOKENS * (size_t)l->out * sizeof *y},
     };
     if (!k->c)
-        return here_forward(l, x, y);
+        return here_forward(l, TOKENS, x, y);
     return fp8d_forward(k->c, &q, NULL, NULL, &err) ? fail("forward", &err) : 0;
 }
 
@@ -195,9 +121,31 @@ static int backward(struct net *k, const struct linear *l, const float *x, const
         .grad_output = matrix(dy, TOKENS, l->out),
         .grad_input = {dx, (size_t)TOKENS * (size_t)l->in * sizeof *dx},
     };
-    if (!k->c)
-        return here_backward(l, x, dy, dx);
+    if (!k->c) {
+        here_backward(l, TOKENS, x, dy, dx);
+        return 0;
+    }
     return fp8d_backward(k->c, &q, NULL, NULL, &err) ? fail("backward", &err) : 0;
+}
+
+/* If the connection is lost, nobody knows whether the step was taken: the same number again is
+ * taken once. A service that was started anew has no model, and refuses. */
+static int step_once(struct net *k, const struct fp8d_step *q)
+{
+    struct fp8d_error err;
+    struct fp8d_result *r;
+    int code = fp8d_step(k->c, q, NULL, NULL, &err);
+    if (code != FP8D_ECLOSED && code != -EPIPE && code != -ECONNRESET)
+        return code ? fail("step", &err) : 0;
+    fp8d_close(k->c);
+    k->c = NULL;
+    if (fp8d_connect(k->socket, NULL, &k->c, &err) || fp8d_step(k->c, q, NULL, &r, &err))
+        return fail("step, again", &err);
+    bool repeated = fp8d_result_step(r)->outcome == FP8D_STEP_REPEATED;
+    fprintf(stderr, "charlm: step %" PRIu64 " sent again: %s\n", q->step,
+            repeated ? "it was taken before" : "taken now");
+    fp8d_result_free(r);
+    return 0;
 }
 
 /* The end of the scope moves the scales, and the step casts the new weights with them. */
@@ -213,7 +161,7 @@ static int linears_step(struct net *k, int number)
     }
     if (fp8d_end_scope(k->c, (uint64_t)number, false, NULL, NULL, &err))
         return fail("end scope", &err);
-    return fp8d_step(k->c, &q, NULL, NULL, &err) ? fail("step", &err) : 0;
+    return step_once(k, &q);
 }
 
 /* --- the model --- */
@@ -225,8 +173,8 @@ static void fill(struct net *k)
         memcpy(k->seen[t], k->text + at, WINDOW);
         k->next[t] = k->text[at + WINDOW];
         for (int i = 0; i < WINDOW; i++)
-            memcpy(k->x + t * INPUT + i * EMBEDDING,
-                   k->embedding.p + k->seen[t][i] * EMBEDDING, EMBEDDING * sizeof(float));
+            memcpy(k->x + t * INPUT + i * EMBEDDING, k->embedding.p + k->seen[t][i] * EMBEDDING,
+                   EMBEDDING * sizeof(float));
     }
 }
 
@@ -275,16 +223,50 @@ static int step(struct net *k, int number, double *loss)
     return 0;
 }
 
-static int train(struct net *k, int steps)
+static int save(struct net *k, int number)
+{
+    char path[CHECKPOINT_PATH];
+    struct fp8d_error err;
+    if (checkpoint_write(k->checkpoint, number, k->state, k->embedding.p, 4 * k->embedding.n))
+        return 1;
+    checkpoint_model(path, k->checkpoint, number);
+    if (fp8d_save_file(k->c, MODEL, path, NULL, NULL, NULL, NULL, &err))
+        return fail("save", &err);
+    printf("saved %d\n", number);
+    checkpoint_remove(k->checkpoint, number - EVERY);
+    return 0;
+}
+
+/* The model and the client as they were after that step. */
+static int resume(struct net *k, int number)
+{
+    char path[CHECKPOINT_PATH];
+    struct fp8d_error err;
+    if (checkpoint_read(k->checkpoint, number, &k->state, k->embedding.p, 4 * k->embedding.n))
+        return 1;
+    checkpoint_model(path, k->checkpoint, number);
+    if (fp8d_load_file(k->c, MODEL, path, NULL, NULL, NULL, NULL, &err))
+        return fail("load", &err);
+    checkpoint_remove(k->checkpoint, number - EVERY); /* if the last run ended before it did */
+    printf("resumed after %d\n", number);
+    return 0;
+}
+
+static int train(struct net *k, int done, int steps)
 {
     double loss = 0, last = 0;
-    for (int n = 1; n <= steps; n++) {
+    int counted = 0;
+    for (int n = done + 1; n <= steps; n++) {
         if (step(k, n, &loss))
             return 1;
-        printf("step %4d  loss %.5f\n", n, loss);
+        printf(k->checkpoint ? "step %4d  loss %.17g\n" : "step %4d  loss %.5f\n", n, loss);
+        if (k->checkpoint && n % EVERY == 0 && save(k, n))
+            return 1;
         last += n > steps - LAST ? loss : 0;
+        counted += n > steps - LAST;
     }
-    printf("mean of the last %d: %.5f\n", LAST, last / LAST);
+    if (counted)
+        printf("mean of the last %d: %.5f\n", counted, last / counted);
     return isfinite(last) ? 0 : 1;
 }
 
@@ -329,13 +311,18 @@ static int run(struct net *k, int argc, char **argv)
         adam_new(&k->embedding, CHARACTERS * EMBEDDING, 1, &k->state))
         return 1;
     if (!strcmp(argv[3], "float32"))
-        return train(k, steps);
-    if (fp8d_connect(argc > 4 ? argv[4] : NULL, NULL, &k->c, &err))
+        return train(k, 0, steps);
+    k->socket = argc > 4 ? argv[4] : NULL;
+    k->checkpoint = argc > 5 ? argv[5] : NULL;
+    if (fp8d_connect(k->socket, NULL, &k->c, &err))
         return fail("connect", &err);
-    int rc = create(k);
+    int done = k->checkpoint ? checkpoint_newest(k->checkpoint) : 0;
+    if (k->checkpoint && !done) /* of a run that ended before its first save */
+        (void)fp8d_drop_model(k->c, MODEL, NULL, NULL, NULL, &err);
+    int rc = done ? resume(k, done) : create(k);
     if (!rc) {
-        rc = train(k, steps);
-        if (fp8d_drop_model(k->c, MODEL, NULL, NULL, NULL, &err))
+        rc = train(k, done, steps);
+        if (k->c && (!rc || !k->checkpoint) && fp8d_drop_model(k->c, MODEL, NULL, NULL, NULL, &err))
             rc = fail("drop", &err);
     }
     fp8d_close(k->c);
@@ -346,8 +333,9 @@ int main(int argc, char **argv)
 {
     struct net *k = calloc(1, sizeof *k);
     int rc = 1;
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     if (argc < 4 || (strcmp(argv[3], "fp8d") != 0 && strcmp(argv[3], "float32") != 0))
-        fprintf(stderr, "usage: charlm TEXT STEPS fp8d|float32 [SOCKET]\n");
+        fprintf(stderr, "usage: charlm TEXT STEPS fp8d|float32 [SOCKET [CHECKPOINT]]\n");
     else if (k)
         rc = run(k, argc, argv);
     if (k) {

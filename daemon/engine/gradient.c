@@ -28,15 +28,14 @@ static int float_buffer(struct engine *e, uint64_t elements, const char *what, s
                       f);
 }
 
-int gradient_reserve(const struct gradient *g, struct engine *e, uint64_t out, uint64_t in, bool bias,
-                     struct gradient_next *n, struct fault *f)
+int gradient_reserve(const struct gradient *g, struct engine *e, uint64_t out, uint64_t in,
+                     bool bias, struct gradient_next *n, struct fault *f)
 {
     int rc = 0;
     *n = (struct gradient_next){.weight = g->weight};
     if (!g->weight.buf || atomic_load(&g->weight.buf->refs) > 1) {
         rc = float_buffer(e, out * in, "the weight's gradient", &n->fresh, f);
-        n->weight =
-            (struct tensor){.buf = n->fresh, .dtype = DTYPE_F32, .rows = out, .cols = in};
+        n->weight = (struct tensor){.buf = n->fresh, .dtype = DTYPE_F32, .rows = out, .cols = in};
     }
     if (rc || !bias)
         return rc;

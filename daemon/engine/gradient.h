@@ -1,8 +1,8 @@
 /* gradient.h - what backward requests have added up of one layer's gradients, in float32.
  *
  * The memory comes with the first backward and stays; `held` says whether it means anything: a step
- * or ZeroGrad unsets it, and the next backward overwrites instead of adding. The weight's is added to
- * in place, unless a save holds it: then it moves. Part of a layer. Engine thread.
+ * or ZeroGrad unsets it, and the next backward overwrites instead of adding. The weight's is added
+ * to in place, unless a save holds it: then it moves. Part of a layer. Engine thread.
  */
 #ifndef FP8D_DAEMON_ENGINE_GRADIENT_H
 #define FP8D_DAEMON_ENGINE_GRADIENT_H
@@ -23,8 +23,8 @@ void gradient_fini(struct gradient *g);            /* also when zeroed */
 void gradient_forget(struct gradient *g);          /* not held any more; the memory stays */
 uint64_t gradient_bytes(const struct gradient *g); /* charged */
 
-/* Where one backward writes. The bias' gradient is made anew each time, so that a request that fails
- * leaves the old one whole. */
+/* Where one backward writes. The bias' gradient is made anew each time, so that a request that
+ * fails leaves the old one whole. */
 struct gradient_next {
     struct tensor weight; /* [out, in], borrowed unless fresh */
     struct buffer *fresh; /* its memory, where the layer has none yet or a save holds it */
@@ -34,8 +34,8 @@ struct gradient_next {
 struct engine;
 
 /* Memory for a backward of a layer of [out, in]; can be let go after a failure. */
-int gradient_reserve(const struct gradient *g, struct engine *e, uint64_t out, uint64_t in, bool bias,
-                     struct gradient_next *n, struct fault *f);
+int gradient_reserve(const struct gradient *g, struct engine *e, uint64_t out, uint64_t in,
+                     bool bias, struct gradient_next *n, struct fault *f);
 /* What the new memory begins with, where the backward adds. Before anything of it is enqueued. */
 int gradient_carry(const struct gradient *g, const struct gradient_next *n, struct queue *q,
                    struct fault *f);

@@ -11,8 +11,7 @@
 
 int load_optimizer_header(struct load *ld, struct fault *f)
 {
-    const char *json =
-        ld->claim.save ? safetensors_meta(ld->header, STATE_OPTIMIZER_META) : NULL;
+    const char *json = ld->claim.save ? safetensors_meta(ld->header, STATE_OPTIMIZER_META) : NULL;
     int rc = json ? state_take_optimizer(json, &ld->optimizer, f) : 0;
     bool left_out = json != NULL;
     for (size_t i = 0; !rc && i < ld->claim.layer_count; i++) {
@@ -126,7 +125,8 @@ static int take_counters(struct load *ld, const struct safetensors_tensor *t, st
     if (rc || !t)
         return rc;
     if (!counters[0])
-        return load_state_wrong(t, FP8D_EDATA_LOSS, "a gradient of no backward, needed at least 1", f);
+        return load_state_wrong(t, FP8D_EDATA_LOSS, "a gradient of no backward, needed at least 1",
+                                f);
     g->held = true;
     g->contributions = counters[0];
     g->nonfinite = counters[1];
@@ -141,7 +141,9 @@ static int take_origin(struct load *ld, const struct safetensors_tensor *t, stru
     if (rc || !t)
         return rc;
     w->origin = state_take_origin(number);
-    return w->origin ? 0 : load_state_wrong(t, FP8D_EDATA_LOSS, "needed 1 (F32), 2 (BF16) or 3 (F16)", f);
+    return w->origin
+               ? 0
+               : load_state_wrong(t, FP8D_EDATA_LOSS, "needed 1 (F32), 2 (BF16) or 3 (F16)", f);
 }
 
 int load_optimizer_values(struct load *ld, size_t i, struct fault *f)
@@ -187,14 +189,15 @@ void load_optimizer_note(struct load *ld)
                  load_route(ld, x) == ROUTE_CAST;
     }
     if (o->set)
-        claim_line(c, &c->notes, "optimizer %s goes on after step %llu", state_optimizer_kind(o->options.kind),
-                   (unsigned long long)o->steps);
+        claim_line(c, &c->notes, "optimizer %s goes on after step %llu",
+                   state_optimizer_kind(o->options.kind), (unsigned long long)o->steps);
     if (held)
         claim_line(c, &c->notes, "gradients of %zu layers wait for a step", held);
     if (dropped)
-        claim_line(c, &c->notes,
-                   "masters of %zu weights were dropped: the weights are F32 now, their own masters",
-                   dropped);
+        claim_line(
+            c, &c->notes,
+            "masters of %zu weights were dropped: the weights are F32 now, their own masters",
+            dropped);
     if (begun)
         claim_line(c, &c->notes,
                    "masters of %zu weights begin anew from their FP8 codes: the weights were F32, "

@@ -6,8 +6,8 @@
 
 #include "daemon/engine/load.h"
 
-/* From the header: ld->optimizer, and whether the tensors are those that such an optimizer keeps. With
- * the option no_optimizer the claim's layers have none of it afterwards. */
+/* From the header: ld->optimizer, and whether the tensors are those that such an optimizer keeps.
+ * With the option no_optimizer the claim's layers have none of it afterwards. */
 int load_optimizer_header(struct load *ld, struct fault *f);
 
 /* Memory of layer i, which load_reserve has filled. */

@@ -76,8 +76,8 @@ static int prepare(struct recompute *w, struct fault *f)
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "output_dtype is %s, needed F32, BF16 or F16",
                          dtype_name(out));
     take_operands(w, c);
-    int rc = engine_host_buffer(engine_of(w), sizeof(struct readings), "the request", &w->readings,
-                                f);
+    int rc =
+        engine_host_buffer(engine_of(w), sizeof(struct readings), "the request", &w->readings, f);
     if (rc)
         return rc;
     memset(w->readings->host, 0, sizeof(struct readings));

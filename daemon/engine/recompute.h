@@ -1,6 +1,6 @@
-/* recompute.h - the output of a context's forward once more: the same operands, bias and plan, hence
- * the same bits (activation recomputation). It casts nothing, feeds nothing, and the context stays.
- * Rules: docs/numerics.md. Engine thread.
+/* recompute.h - the output of a context's forward once more: the same operands, bias and plan,
+ * hence the same bits (activation recomputation). It casts nothing, feeds nothing, and the context
+ * stays. Rules: docs/numerics.md. Engine thread.
  */
 #ifndef FP8D_DAEMON_ENGINE_RECOMPUTE_H
 #define FP8D_DAEMON_ENGINE_RECOMPUTE_H
@@ -18,7 +18,7 @@ struct recompute_args {
 };
 
 struct recompute_result {
-    struct operand output; /* the callback takes its own reference if it needs one */
+    struct operand output;                /* the callback takes its own reference if it needs one */
     uint64_t incarnation, weight_version; /* of the forward */
     uint64_t compute_ns;
 };

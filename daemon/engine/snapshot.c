@@ -91,7 +91,8 @@ static int add_cached(struct snapshot *s, const char *layer, const struct weight
     char name[STATE_NAME_MAX];
     char factor[STATE_NAME_MAX];
     state_put_cached(c, cast, counters);
-    if (!state_cached_key(name, layer, "weight") || !state_cached_key(factor, layer, "weight_scale"))
+    if (!state_cached_key(name, layer, "weight") ||
+        !state_cached_key(factor, layer, "weight_scale"))
         return -ENOMEM;
     if (add_codes(s, name, factor, c->q))
         return -ENOMEM;
@@ -170,8 +171,8 @@ static int add_layer(struct snapshot *s, const struct layer *l, bool no_optimize
     char factor[STATE_NAME_MAX];
     (void)snprintf(name, sizeof name, "%s.weight", l->name);
     (void)snprintf(factor, sizeof factor, "%s.weight_scale", l->name);
-    int rc = w->primary.q ? add_codes(s, name, factor, w->primary.q)
-                          : add_tensor(s, name, &w->high, 2);
+    int rc =
+        w->primary.q ? add_codes(s, name, factor, w->primary.q) : add_tensor(s, name, &w->high, 2);
     (void)snprintf(name, sizeof name, "%s.bias", l->name);
     if (!rc && w->bias.buf)
         rc = add_tensor(s, name, &w->bias, 1);

@@ -13,15 +13,15 @@ struct snapshot_piece {
     const void *bytes;           /* in the arena */
     struct buffer *buffer;       /* referenced; from `buffer_offset` on */
     uint64_t buffer_offset;
-    struct qtensor *codes;       /* referenced; its factor goes to the piece of that name */
+    struct qtensor *codes; /* referenced; its factor goes to the piece of that name */
     const char *factor_name;
-    size_t factor;               /* its index, once the pieces are sorted */
-    bool is_factor;              /* written with its codes */
+    size_t factor;  /* its index, once the pieces are sorted */
+    bool is_factor; /* written with its codes */
 };
 
 struct snapshot {
     struct arena arena;
-    struct ledger *ledger;       /* what the arena takes is charged here */
+    struct ledger *ledger; /* what the arena takes is charged here */
     uint64_t charged;
     struct snapshot_piece *pieces; /* sorted as they will lie in the file */
     size_t count, room;

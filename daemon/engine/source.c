@@ -217,7 +217,8 @@ static int check_moved(const struct source *x, unsigned p, struct fault *f)
 static int check_gradient(const struct source *x, struct fault *f)
 {
     const struct safetensors_tensor *const *g = x->gradient;
-    const struct safetensors_tensor *whole[2] = {g[STATE_GRADIENT_WEIGHT], g[STATE_GRADIENT_COUNTS]};
+    const struct safetensors_tensor *whole[2] = {g[STATE_GRADIENT_WEIGHT],
+                                                 g[STATE_GRADIENT_COUNTS]};
     static const char *const keys[2] = {"weight", "counters"};
     char name[SHOWN];
     char found[SHOWN];
@@ -289,10 +290,11 @@ int source_check_moved(const struct source *x, const struct optimizer *o, struct
         for (unsigned i = 0; i < STATE_MOVED_PARTS; i++)
             there = there ? there : x->moved[p][i];
     if (there && !o)
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "tensor \"%s\" is state of an optimizer, but the metadata has no "
-                         STATE_OPTIMIZER_META ", needed its options",
-                         shown(name, there->name));
+        return fault_set(
+            f, FP8D_EINVALID_ARGUMENT,
+            "tensor \"%s\" is state of an optimizer, but the metadata has no " STATE_OPTIMIZER_META
+            ", needed its options",
+            shown(name, there->name));
     int rc = 0;
     for (unsigned p = 0; !rc && there && p < STATE_PARAMETERS; p++)
         rc = check_moments(x, p, optimizer_moments(&o->options), f);

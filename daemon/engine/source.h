@@ -33,7 +33,8 @@ int source_find(const struct safetensors *s, const char *name,
                 const struct safetensors_tensor *weight, bool save, struct source *out,
                 struct fault *f);
 
-/* Whether masters and moments are those of an optimizer that keeps so many moments; NULL: of none. */
+/* Whether masters and moments are those of an optimizer that keeps so many moments; NULL: of none.
+ */
 int source_check_moved(const struct source *x, const struct optimizer *o, struct fault *f);
 
 /* Without optimizer state and gradients, as if the file had none. */

@@ -76,7 +76,7 @@ struct member {
 
 #define NUMBER(name)                                                                               \
     {                                                                                              \
-        #name, offsetof(struct optimizer_options, name)                                            \
+#name, offsetof(struct optimizer_options, name)                                            \
     }
 static const struct member numbers[] = {
     NUMBER(rate),  NUMBER(momentum), NUMBER(dampening),    NUMBER(beta1),
@@ -94,8 +94,7 @@ static double *number_at(struct optimizer_options *o, unsigned i)
 void state_put_optimizer(const struct optimizer *o, char out[STATE_OPTIMIZER_MAX])
 {
     struct optimizer_options options = o->options;
-    size_t at = (size_t)snprintf(out, STATE_OPTIMIZER_MAX, "{\"kind\":\"%s\"",
-                                 kinds[options.kind]);
+    size_t at = (size_t)snprintf(out, STATE_OPTIMIZER_MAX, "{\"kind\":\"%s\"", kinds[options.kind]);
     for (unsigned i = 0; i < NUMBERS; i++)
         at += (size_t)snprintf(out + at, STATE_OPTIMIZER_MAX - at, ",\"%s\":%.17g", numbers[i].name,
                                *number_at(&options, i));
@@ -108,8 +107,8 @@ void state_put_optimizer(const struct optimizer *o, char out[STATE_OPTIMIZER_MAX
 static int wrong(const char *member, const char *needed, struct fault *f)
 {
     return fault_set(f, FP8D_EDATA_LOSS,
-                     "metadata " STATE_OPTIMIZER_META ": %s is missing or unknown, needed %s", member,
-                     needed);
+                     "metadata " STATE_OPTIMIZER_META ": %s is missing or unknown, needed %s",
+                     member, needed);
 }
 
 static int take_kind(const json_t *object, struct optimizer *out, struct fault *f)
@@ -151,7 +150,8 @@ static int take_members(const json_t *object, struct optimizer *out, struct faul
         rc = take_count(object, "updates", &out->updates, f);
     if (!rc && out->updates > out->steps)
         rc = fault_set(f, FP8D_EDATA_LOSS,
-                       "metadata " STATE_OPTIMIZER_META ": updates is %llu, needed at most steps, %llu",
+                       "metadata " STATE_OPTIMIZER_META
+                       ": updates is %llu, needed at most steps, %llu",
                        (unsigned long long)out->updates, (unsigned long long)out->steps);
     return rc;
 }
@@ -203,8 +203,7 @@ int state_take_own(const double in[STATE_OWN], const struct optimizer *model,
         .weight_decay = in[2] != -1.0 ? in[2] : 0.0,
     };
     struct optimizer_options o = optimizer_of(model, &own);
-    *why = in[0] != 0.0 && in[0] != 1.0
-               ? "the flag frozen is neither 0 nor 1"
+    *why = in[0] != 0.0 && in[0] != 1.0 ? "the flag frozen is neither 0 nor 1"
            : optimizer_check(&o, &none)
                ? "rate or weight_decay is neither -1 nor a finite float32 of at least 0"
                : NULL;
@@ -216,5 +215,6 @@ int state_take_own(const double in[STATE_OWN], const struct optimizer *model,
 
 enum dtype state_take_origin(uint64_t number)
 {
-    return number <= DTYPE_F16 && dtype_is_high((enum dtype)number) ? (enum dtype)number : DTYPE_NONE;
+    return number <= DTYPE_F16 && dtype_is_high((enum dtype)number) ? (enum dtype)number
+                                                                    : DTYPE_NONE;
 }

@@ -14,8 +14,8 @@
  *   X.fp8d.optimizer.P_v           F32   second moment
  *   X.fp8d.gradient.P              F32   shape of P: what backward requests have added up
  *   X.fp8d.gradient.counters  [2]  U64   their number, non-finite elements of their grad_output
- *   X.fp8d.origin             [1]  U64   FP8 weights: number of the dtype (F32 1, BF16 2, F16 3) that
- *                                        the weight was cast from; a step rounds masters to it
+ *   X.fp8d.origin             [1]  U64   FP8 weights: number of the dtype (F32 1, BF16 2, F16 3)
+ * that the weight was cast from; a step rounds masters to it
  *
  * Pure functions over plain memory; any thread.
  */

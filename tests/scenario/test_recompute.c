@@ -1,5 +1,5 @@
-/* Recompute: a context's forward again gives the first forward's bits, whatever became of everything
- * else, and feeds nothing. */
+/* Recompute: a context's forward again gives the first forward's bits, whatever became of
+ * everything else, and feeds nothing. */
 #include "base/mem.h"
 #include "tests/scenario/stash.h"
 #include "tests/scenario/wholes.h"
@@ -190,8 +190,8 @@ START_TEST(recompute_feeds_nothing)
 }
 END_TEST
 
-/* Another's scope does not keep it out, another's context is not found, and a wrong dtype or an id in
- * use is refused by name. */
+/* Another's scope does not keep it out, another's context is not found, and a wrong dtype or an id
+ * in use is refused by name. */
 START_TEST(recompute_refused)
 {
     struct past p;

@@ -1,6 +1,6 @@
-/* A model saved while it is trained and loaded by another daemon goes on as if nothing had happened:
- * steps, gradients that wait for one, options, masters and moments, to the bit. Also when its weights
- * become of another kind. */
+/* A model saved while it is trained and loaded by another daemon goes on as if nothing had
+ * happened: steps, gradients that wait for one, options, masters and moments, to the bit. Also when
+ * its weights become of another kind. */
 #include "tests/scenario/ask_grad.h"
 #include "tests/scenario/stash.h"
 #include "tests/unit/run.h"
@@ -135,8 +135,8 @@ static struct blob go_on(struct run *r)
 
 /* --- cases: any point --- */
 
-/* Saved in the middle of random training, of each kind of weight: the save of the loaded model is the
- * same file, and both go on with the same bits and end with the same file. */
+/* Saved in the middle of random training, of each kind of weight: the save of the loaded model is
+ * the same file, and both go on with the same bits and end with the same file. */
 START_TEST(training_resumes_at_any_point)
 {
     struct run here, there;

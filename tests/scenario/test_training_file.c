@@ -1,5 +1,5 @@
-/* What a save holds of training, by hand: gradients that wait for a step, the optimizer's options, count
- * and moments. And how a model that is loaded from it goes on. */
+/* What a save holds of training, by hand: gradients that wait for a step, the optimizer's options,
+ * count and moments. And how a model that is loaded from it goes on. */
 #include "tests/scenario/stash.h"
 #include "tests/scenario/steps.h"
 #include "tests/unit/run.h"
@@ -35,8 +35,8 @@ static void is_all(const struct blob *file, const char *name, float c)
         ck_assert_msg(x[i] == c, "%s[%d] is %g", name, i, (double)x[i]);
 }
 
-/* Layer a: two microbatches and a step with momentum 0.5, then one more microbatch. Layer b is frozen,
- * and holds a gradient that no step takes. */
+/* Layer a: two microbatches and a step with momentum 0.5, then one more microbatch. Layer b is
+ * frozen, and holds a gradient that no step takes. */
 static struct blob half_trained(struct steps *f)
 {
     Fp8d__V1__OptimizerOptions o = momentum(1.0, 0.5);
@@ -73,10 +73,10 @@ START_TEST(training_file_by_hand)
     ck_assert(t.dtype == DTYPE_F64 && t.rank == 1 && t.dims[0] == 3);
     ck_assert(own[0] == 1.0 && own[1] == -1.0 && own[2] == -1.0);
     static const char *const absent[] = {
-        "a.fp8d.optimizer.options",      "a.fp8d.optimizer.weight_master",
-        "a.fp8d.optimizer.weight_v",     "a.fp8d.optimizer.bias_v",
-        "a.fp8d.optimizer.bias_master",  "b.fp8d.optimizer.weight_m",
-        "b.fp8d.gradient.bias",          "a.fp8d.origin",
+        "a.fp8d.optimizer.options",     "a.fp8d.optimizer.weight_master",
+        "a.fp8d.optimizer.weight_v",    "a.fp8d.optimizer.bias_v",
+        "a.fp8d.optimizer.bias_master", "b.fp8d.optimizer.weight_m",
+        "b.fp8d.gradient.bias",         "a.fp8d.origin",
     };
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         ck_assert_msg(!blob_has(&file, absent[i]), "%s", absent[i]);
@@ -99,7 +99,8 @@ START_TEST(training_file_by_hand)
 END_TEST
 
 /* In another daemon: the report says so, a retry of step 1 moves nothing, and step 2 moves a by
- * -(0.5 * 12 + 4) = -10 and its bias by -(0.5 * 8 + 8) = -12, but b, which is frozen, not at all. */
+ * -(0.5 * 12 + 4) = -10 and its bias by -(0.5 * 8 + 8) = -12, but b, which is frozen, not at all.
+ */
 START_TEST(training_goes_on_by_hand)
 {
     struct steps f;

@@ -1,5 +1,5 @@
-/* test_heap.c - the allocator of device memory, without a device: every block is aligned, inside its
- * region and over no other, and what is given back comes together again. */
+/* test_heap.c - the allocator of device memory, without a device: every block is aligned, inside
+ * its region and over no other, and what is given back comes together again. */
 #include "base/mem.h"
 #include "kernels/cuda/heap.h"
 #include "tests/unit/run.h"
@@ -52,7 +52,8 @@ START_TEST(heap_sizes_by_hand)
 }
 END_TEST
 
-/* Thousands of takes and gives of all sizes, against the map. In the end the region is one block. */
+/* Thousands of takes and gives of all sizes, against the map. In the end the region is one block.
+ */
 START_TEST(heap_deals_no_byte_twice)
 {
     struct heap h;
