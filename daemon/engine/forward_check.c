@@ -35,9 +35,29 @@ static int check_train(const struct forward_args *a, struct fault *f)
     return scope_check_train(a->model, a->lease, f);
 }
 
+/* There is no product of F8_E5M2 with F8_E5M2: not for the output, and not for the weight's gradient
+ * where gradients are of that dtype. */
+static int check_fp8_input(const struct forward_args *a, struct fault *f)
+{
+    if (!a->input->q || qtensor_info(a->input->q).fmt != DTYPE_F8_E5M2)
+        return 0;
+    if (weight_dtype(&a->layer->weight) == DTYPE_F8_E5M2)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "input.dtype is F8_E5M2, and so is the weight of layer %s, needed another "
+                         "dtype",
+                         a->layer->name);
+    if (a->context_id && recipe_dtype(&a->model->recipe, SITE_GRAD_OUTPUT) == DTYPE_F8_E5M2)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "input.dtype is F8_E5M2, and so are gradients under fp8_format hybrid, "
+                         "needed another dtype, no context_id, or fp8_format e4m3");
+    return 0;
+}
+
 int forward_check(const struct forward_args *a, enum dtype out, struct fault *f)
 {
     int rc = forward_check_input(a->layer, a->input, a->mode != MODE_CALIBRATE, f);
+    if (!rc)
+        rc = check_fp8_input(a, f);
     if (!rc && !dtype_is_high(out))
         rc = fault_set(f, FP8D_EINVALID_ARGUMENT, "output_dtype is %s, needed F32, BF16 or F16",
                        dtype_name(out));

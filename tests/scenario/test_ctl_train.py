@@ -114,8 +114,9 @@ class Trainer:
     def __init__(self, tap, numbers, daemon, folder, at):
         self.tap, self.numbers, self.daemon, self.folder, self.at = tap, numbers, daemon, folder, at
 
-    def load(self):
-        self.daemon.must("load", "m", os.path.join(self.folder, "model"), "--amax-history-len", "4")
+    def load(self, *options):
+        self.daemon.must("load", "m", os.path.join(self.folder, "model"), "--amax-history-len", "4",
+                         *options)
 
     def file(self, name):
         return os.path.join(self.folder, name)
@@ -230,6 +231,28 @@ def scales(t, back1, back0):
     t.tap.is_("its site has both maxima in its history, and the scale of the larger",
               site["set"] and np.float32(site["scale"]) == want and site["updates"] == 2 and
               [np.float32(h) for h in site["history"]] == [n.amax(n.g[0]), n.amax(n.g[1]), 0], site)
+
+
+def recipes(t):
+    """Random gradients of each format and kind of recipe, of layers with high-precision and FP8 weights,
+    in the second step of each, when the scales have moved: within the bound of float32 sums."""
+    n = t.numbers
+    for words, wide, narrow in (("--fp8-format e4m3", "e4m3", "e4m3"),
+                                ("--fp8-format hybrid --primary-fp8", "e4m3", "e5m2"),
+                                ("--recipe current", "e4m3", "e5m2"),
+                                ("--recipe current --fp8-format e4m3 --primary-fp8", "e4m3", "e4m3")):
+        t.load(*words.split())
+        rows = t.batch(words, t.forward("x1", 1), t.backward("g1", 1), "zero-grad m",
+                       t.forward("x0", 2), t.backward("g0", 2, f"--output {t.file('dx')} --output-dtype f32"),
+                       f"gradient m/a --output {t.file('dw')}")
+        forward, back = rows[3], rows[4]
+        casts = [forward["casts"]["input"], forward["casts"]["weight"], back["casts"]["grad_output"]]
+        t.tap.is_(f"{words}: formats of the casts", [c["format"] for c in casts] == [wide, wide, narrow] and
+                  all(c["scale"] != 1 for c in casts), casts)
+        t.near(f"{words}: grad_input", t.tensor("dx", "grad_input"), n.dgrad(n.g[0], n.w, forward, back))
+        t.near(f"{words}: the weight's gradient", t.tensor("dw", "gradient"),
+               n.wgrad(n.g[0], n.x[0], forward, back))
+    t.load()
 
 
 def overwrite(t):
@@ -375,7 +398,7 @@ def run(tap, numbers):
         t = Trainer(tap, numbers, Daemon(folder).start(), folder, at)
         try:
             for case in (nothing_held, accumulate, overwrite, old_weight, recompute, scope, odd_numbers,
-                         refusals, other_scope):
+                         refusals, recipes, other_scope):
                 case(t)
         except RuntimeError as e:
             tap.is_("every batch could run", False, e)
