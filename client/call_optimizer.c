@@ -107,6 +107,7 @@ int fp8d_submit_step(struct fp8d *c, const struct fp8d_step *step, const struct 
     m.step = step->step;
     m.loss_scale = step->loss_scale;
     m.max_norm = step->max_norm;
+    m.time_compute = step->time_compute;
     m.expect = call_expect(&expected, &step->expect);
     return call_submit(c, &r, call, id, err);
 }

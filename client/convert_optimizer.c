@@ -66,6 +66,7 @@ int convert_step(struct fp8d_result *r, const Fp8d__V1__StepReply *m, struct fau
     *s = (struct fp8d_step_result){
         .outcome = (enum fp8d_step_outcome)m->outcome,
         .step = m->step,
+        .compute_ns = m->compute_ns,
         .updates = m->updates,
         .grad_norm = m->grad_norm,
         .clip = m->clip,

@@ -1037,6 +1037,7 @@ struct fp8d_step {
     double loss_scale; /* gradients are divided by it; 0: 1 */
     double max_norm;   /* they are scaled down to this global norm, after loss_scale; 0: never */
     struct fp8d_expect expect; /* not looked at for a step that was taken before */
+    bool time_compute;         /* as in fp8d_forward */
 };
 
 enum fp8d_step_outcome {
@@ -1062,6 +1063,8 @@ struct fp8d_step_result {
     const struct fp8d_step_problem *problems; /* long lists are cut */
     size_t count;
     uint32_t problems_total;
+    uint64_t compute_ns; /* as in fp8d_forward_result, of the norms and of the update, without what the
+                            server decides between them */
 };
 
 /* One step of the optimizer with the gradients that the layers hold: all of them or none. After it

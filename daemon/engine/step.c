@@ -7,13 +7,18 @@
 #include <errno.h>
 #include <string.h>
 
+/* Of the device's clock; 0: not read. */
+struct readings {
+    uint64_t begun[2], ended[2]; /* of the rounds */
+};
+
 struct step {
     struct op op;
     struct step_args a;
     struct model *model; /* own reference */
     struct step_layer *layers;
     size_t count;
-    struct buffer *scratch; /* struct step_report each, then a mirror each */
+    struct buffer *scratch; /* readings, then a struct step_report each, then a mirror each */
     struct apply_site *sites;
     size_t site_count;
     struct step_result r;
@@ -50,6 +55,36 @@ static int check(const struct step_args *a, struct fault *f)
     return rc ? rc : scope_check_train(a->model, a->lease, f);
 }
 
+/* --- its memory --- */
+
+static struct step_report *report_of(const struct step *s, size_t i)
+{
+    return (struct step_report *)((struct readings *)s->scratch->host + 1) + i;
+}
+
+/* The same memory, as the device writes it. */
+static struct step_report *report_at(const struct step *s, size_t i)
+{
+    return (struct step_report *)((struct readings *)s->scratch->data + 1) + i;
+}
+
+/* A clock that cannot be read fails nothing. */
+static void stamp(struct step *s, uint64_t *at)
+{
+    struct fault none;
+    if (s->a.time_compute)
+        (void)backend_stamp(s->model->engine->queue, at, &none);
+}
+
+static uint64_t compute_ns(const struct step *s)
+{
+    const struct readings *t = s->scratch->host;
+    uint64_t ns = 0;
+    for (int i = 0; i < 2; i++)
+        ns += t->begun[i] && t->ended[i] > t->begun[i] ? t->ended[i] - t->begun[i] : 0;
+    return ns;
+}
+
 /* --- the ends --- */
 
 static void step_free(struct step *s)
@@ -65,6 +100,7 @@ static void step_free(struct step *s)
 
 static void end(struct step *s)
 {
+    s->r.compute_ns = s->scratch ? compute_ns(s) : 0;
     s->done(s->arg, &s->op.fault, s->op.fault.code ? NULL : &s->r);
     step_free(s);
 }
@@ -76,11 +112,6 @@ static void take(struct step *s, enum step_outcome outcome)
     s->model->optimizer.steps++;
     for (size_t i = 0; i < s->model->layer_count; i++)
         gradient_forget(&s->model->layers[i].gradient);
-}
-
-static struct step_report *report_of(const struct step *s, size_t i)
-{
-    return (struct step_report *)s->scratch->host + i;
 }
 
 /* --- the second round --- */
@@ -111,13 +142,13 @@ static int enqueue_collect(struct step *s, struct fault *f)
     const struct recipe *r = &s->model->recipe;
     struct engine *e = s->model->engine;
     uint64_t bytes = scaler_bytes(r->history_len);
-    char *mirrors = (char *)s->scratch->data + s->count * sizeof(struct step_report);
+    char *mirrors = (char *)report_at(s, s->count);
     if (r->kind != RECIPE_DELAYED)
         return 0;
     for (size_t i = 0; i < s->count; i++) {
         if (!s->layers[i].q)
             continue;
-        struct step_report *p = (struct step_report *)s->scratch->data + i;
+        struct step_report *p = report_at(s, i);
         struct apply_site *at = &s->sites[s->site_count];
         *at = scope_apply_site(s->layers[i].layer, SITE_WEIGHT, r, &p->cast.slot,
                                mirrors + s->site_count++ * bytes);
@@ -134,13 +165,14 @@ static void enqueue_updates(struct step *s)
     struct queue *q = s->model->engine->queue;
     float scale = (float)(s->r.clip / s->a.loss_scale);
     int rc = 0;
+    stamp(s, &((struct readings *)s->scratch->data)->begun[1]);
     queue_hold(q);
     for (size_t i = 0; !rc && i < s->count; i++)
-        rc = step_layer_update(&s->layers[i], s->model, scale,
-                               (struct step_report *)s->scratch->data + i, f);
+        rc = step_layer_update(&s->layers[i], s->model, scale, report_at(s, i), f);
     if (!rc)
         rc = enqueue_collect(s, f);
     queue_release(q, !rc);
+    stamp(s, &((struct readings *)s->scratch->data)->ended[1]);
 }
 
 /* --- between the rounds --- */
@@ -212,10 +244,11 @@ static int reserve(struct step *s, struct fault *f)
                          "since the last step, or all are frozen",
                          m->name);
     uint64_t each = sizeof(struct step_report) + scaler_bytes(m->recipe.history_len);
-    int rc = engine_host_buffer(m->engine, n * each, "the step", &s->scratch, f);
+    uint64_t bytes = sizeof(struct readings) + n * each;
+    int rc = engine_host_buffer(m->engine, bytes, "the step", &s->scratch, f);
     if (rc)
         return rc;
-    memset(s->scratch->host, 0, n * each);
+    memset(s->scratch->host, 0, bytes);
     s->layers = mem_array(n, sizeof *s->layers);
     s->sites = mem_array(n, sizeof *s->sites);
     if (!s->layers || !s->sites)
@@ -230,9 +263,10 @@ static void enqueue_norms(struct step *s)
 {
     struct fault *f = &s->op.fault;
     int rc = 0;
+    stamp(s, &((struct readings *)s->scratch->data)->begun[0]);
     for (size_t i = 0; !rc && i < s->count; i++)
-        rc = step_layer_begin(&s->layers[i], s->model,
-                              (struct step_report *)s->scratch->data + i, f);
+        rc = step_layer_begin(&s->layers[i], s->model, report_at(s, i), f);
+    stamp(s, &((struct readings *)s->scratch->data)->ended[0]);
 }
 
 static void repeated(struct exec_task *task)

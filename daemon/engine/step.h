@@ -20,6 +20,7 @@ struct step_args {
     uint64_t step;
     double loss_scale; /* finite, above 0 */
     double max_norm;   /* 0: no clipping */
+    bool time_compute; /* read the device's clock before and behind each round */
 };
 
 enum step_outcome { STEP_APPLIED = 1, STEP_SKIPPED = 2, STEP_REPEATED = 3 };
@@ -36,6 +37,7 @@ struct step_result {
     uint32_t layers;
     struct step_problem problems[STEP_PROBLEMS_MAX];
     uint32_t problem_count; /* all of them */
+    uint64_t compute_ns;    /* both rounds together, without what is between them; 0: not read */
 };
 
 typedef void (*step_done_cb)(void *arg, const struct fault *f, const struct step_result *r);

@@ -129,6 +129,7 @@ static void answer(struct request *rq, const struct step_result *r, const struct
     out.n_problems = n;
     out.problems = at;
     out.problems_total = r->problem_count;
+    out.compute_ns = r->compute_ns;
     request_stamp(rq, m->incarnation, m->weight_version);
     request_answer(rq, &out.base, NULL, 0);
 }
@@ -157,6 +158,7 @@ void rpc_step(struct request *rq)
         .step = in->step,
         .loss_scale = in->loss_scale != 0 ? in->loss_scale : 1.0,
         .max_norm = in->max_norm,
+        .time_compute = in->time_compute,
     };
     int rc = reply_find_model(rq, in->model, &a.model, &f);
     if (!rc && (!in->expect || in->step != a.model->optimizer.steps)) /* a repeat finds it moved */

@@ -32,6 +32,7 @@ unsigned ask_backward(struct ask *a, struct ask_backward *b)
     m.grad_input_id = b->grad_input_id;
     m.replace_grad_input = b->replace;
     m.no_grad_input = b->no_grad_input;
+    m.time_compute = b->time_compute;
     if (a->later) {
         a->sent = desk_send(a->desk, a->conn, REQUEST_BACKWARD, &m.base, b->dy.data, n, NULL, 0);
         return ASK_LATER;
@@ -59,6 +60,7 @@ unsigned ask_recompute(struct ask *a, struct ask_recompute *r)
     m.output_id = r->output_id;
     m.output_dtype = r->output_dtype;
     m.replace_output = r->replace_output;
+    m.time_compute = r->time_compute;
     unsigned code =
         desk_call(a->desk, a->conn, REQUEST_RECOMPUTE, &m.base, NULL, 0, &frame, a->text);
     if (!code) {
@@ -152,6 +154,7 @@ unsigned ask_step(struct ask *a, const char *model, struct ask_step *s)
     m.step = s->step;
     m.loss_scale = s->loss_scale;
     m.max_norm = s->max_norm;
+    m.time_compute = s->time_compute;
     if (a->later) {
         a->sent = desk_send(a->desk, a->conn, REQUEST_STEP, &m.base, NULL, 0, NULL, 0);
         return ASK_LATER;

@@ -9,7 +9,7 @@ struct ask_backward {
     struct ask_tensor dy;
     Fp8d__V1__DType grad_input_dtype;
     uint64_t grad_input_id;
-    bool replace, no_grad_input;
+    bool replace, no_grad_input, time_compute;
     /* Filled; ask_backward_free lets them go. */
     Fp8d__V1__BackwardReply *reply;
     void *dx; /* if inline */
@@ -21,7 +21,7 @@ void ask_backward_free(struct ask_backward *b);
 struct ask_recompute {
     uint64_t context_id, output_id;
     Fp8d__V1__DType output_dtype;
-    bool replace_output;
+    bool replace_output, time_compute;
     /* Filled; ask_recompute_free lets them go. */
     Fp8d__V1__RecomputeReply *reply;
     void *y; /* if inline */
@@ -46,6 +46,7 @@ unsigned ask_optimizer(struct ask *a, const char *model, const Fp8d__V1__Optimiz
 struct ask_step {
     uint64_t step;
     double loss_scale, max_norm;
+    bool time_compute;
     Fp8d__V1__StepReply *reply; /* filled; ask_step_free lets it go */
 };
 unsigned ask_step(struct ask *a, const char *model, struct ask_step *s);

@@ -1,5 +1,5 @@
-/* The device's clock around a forward: read for those that ask, and for nobody else. */
-#include "tests/scenario/ask.h"
+/* The device's clock around a request that computes: read for those that ask, and for nobody else. */
+#include "tests/scenario/ask_grad.h"
 #include "tests/unit/run.h"
 
 #include <stdlib.h>
@@ -121,6 +121,45 @@ START_TEST(clock_changes_nothing)
 }
 END_TEST
 
+/* Recompute, backward and step, which say what they took; a step that was taken before took nothing. */
+START_TEST(clock_of_training)
+{
+    struct fix f;
+    bool ask = _i;
+    Fp8d__V1__OptimizerOptions adam = FP8D__V1__OPTIMIZER_OPTIONS__INIT;
+    fix_open(&f);
+    adam.kind = FP8D__V1__OPTIMIZER_KIND__OPTIMIZER_KIND_ADAM;
+    ck_assert_msg(!ask_optimizer(&f.a, "m", &adam, NULL, 0), "%s", f.a.text);
+    struct ask_forward r = {.model = "m",
+                            .layer = "l",
+                            .mode = FP8D__V1__MODE__MODE_TRAIN,
+                            .x = ask_f32(f.x, TOKENS, IN),
+                            .context_id = 1};
+    struct ask_recompute again = {.context_id = 1, .time_compute = ask};
+    struct ask_backward b = {
+        .context_id = 1, .dy = ask_f32(f.w, TOKENS, OUT), .time_compute = ask};
+    struct ask_step s = {.step = 1, .time_compute = ask};
+    ck_assert_msg(!ask_forward(&f.a, &r), "%s", f.a.text);
+    uint64_t began = now();
+    ck_assert_msg(!ask_recompute(&f.a, &again), "%s", f.a.text);
+    ck_assert_msg(!ask_backward(&f.a, &b), "%s", f.a.text);
+    ck_assert_msg(!ask_step(&f.a, "m", &s), "%s", f.a.text);
+    uint64_t took = now() - began;
+    uint64_t ns[] = {again.reply->compute_ns, b.reply->compute_ns, s.reply->compute_ns};
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(ns[i] > 0, ask);
+    ck_assert_uint_le(ns[0] + ns[1] + ns[2], took);
+    ask_step_free(&s);
+    ck_assert_msg(!ask_step(&f.a, "m", &s), "%s", f.a.text);
+    ck_assert_uint_eq(s.reply->compute_ns, 0);
+    ask_step_free(&s);
+    ask_backward_free(&b);
+    ask_recompute_free(&again);
+    ask_forward_free(&r);
+    fix_close(&f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("compute_clock");
@@ -128,6 +167,7 @@ int main(void)
     tcase_add_loop_test(c, clock_is_read_for_those_who_ask, 0, 3);
     tcase_add_loop_test(c, clock_is_not_read_otherwise, 0, 3);
     tcase_add_loop_test(c, clock_changes_nothing, 0, 3);
+    tcase_add_loop_test(c, clock_of_training, 0, 2);
     suite_add_tcase(s, c);
     return run_suite(s);
 }

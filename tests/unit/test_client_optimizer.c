@@ -174,7 +174,8 @@ START_TEST(test_step_request)
     struct fake_pair b = fake_begin(serve_keep, NULL);
     struct fp8d_error err;
     struct fp8d_step q = {
-        .model = "m", .step = UINT64_MAX, .loss_scale = 65536, .max_norm = 0.1, .expect = {4, 5}};
+        .model = "m", .step = UINT64_MAX, .loss_scale = 65536, .max_norm = 0.1, .expect = {4, 5},
+        .time_compute = true};
     uint64_t id;
     ck_assert_int_eq(fp8d_submit_step(b.c, &q, &some_call, &id, &err), 0);
     KEPT(fp8d_wait(b.c, id, NULL, &err));
@@ -183,12 +184,12 @@ START_TEST(test_step_request)
     ck_assert_uint_eq(seen.type, 44);
     ck_assert_str_eq(m->model, "m");
     ck_assert_uint_eq(m->step, UINT64_MAX);
-    ck_assert(m->loss_scale == 65536 && m->max_norm == 0.1);
+    ck_assert(m->loss_scale == 65536 && m->max_norm == 0.1 && m->time_compute);
     ck_assert(m->expect->incarnation == 4 && m->expect->weight_version == 5);
     FREE(step, m);
     KEPT(fp8d_step(b.c, &(struct fp8d_step){.model = "m", .step = 1}, NULL, NULL, &err));
     m = SEEN(step);
-    ck_assert(m->step == 1 && m->loss_scale == 0 && m->max_norm == 0 && !m->expect);
+    ck_assert(m->step == 1 && m->loss_scale == 0 && m->max_norm == 0 && !m->time_compute && !m->expect);
     FREE(step, m);
     fake_end(b);
 }
@@ -238,10 +239,11 @@ START_TEST(test_step_reply_problems)
     struct reply s;
     reply_init(&s, 2, 2);
     s.m.problems_total = 30;
+    s.m.compute_ns = 1ull << 33;
     struct fp8d_result *r = good(REQUEST_STEP, &s.m);
     const struct fp8d_step_result *k = fp8d_result_step(r);
     ck_assert_int_eq(k->outcome, FP8D_STEP_SKIPPED);
-    ck_assert(k->count == 2 && k->problems_total == 30);
+    ck_assert(k->count == 2 && k->problems_total == 30 && k->compute_ns == 1ull << 33);
     ck_assert_str_eq(k->problems[0].layer, "a");
     ck_assert_str_eq(k->problems[0].tensor, "weight");
     ck_assert_str_eq(k->problems[1].layer, "b/x");
