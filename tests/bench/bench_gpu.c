@@ -4,7 +4,7 @@
  * Random data, buffers in turn beyond the L2, rounds over all variants, medians. One JSON object a
  * line, keys as tests/bench/run says. Without a GPU: nothing.
  *
- *     bench_gpu [ROUNDS]
+ *     bench_gpu [ROUNDS [PART...]]     casts, steps, forwards, training, host; all without one
  *     bench_gpu --device     only what it runs on, on standard output
  */
 #include "tests/bench/gpu_bench.h"
@@ -210,16 +210,37 @@ static void close_all(void)
     backend_close(bench.first);
 }
 
-static void run_all(void)
+static const struct part {
+    const char *name;
+    void (*run)(void);
+} parts[] = {
+    {"casts", bench_casts},       {"steps", bench_steps}, {"forwards", bench_forwards},
+    {"training", bench_training}, {"host", bench_host},
+};
+#define PARTS (sizeof parts / sizeof parts[0])
+
+static bool is_part(const char *name)
+{
+    for (size_t i = 0; i < PARTS; i++)
+        if (!strcmp(parts[i].name, name))
+            return true;
+    return false;
+}
+
+/* Those that are named, or all; the copy comes first, others are held to it. */
+static void run(char **names, int count)
 {
     struct backend_info info;
     backend_info(bench.timed, &info);
     (void)fprintf(stderr, "bench_gpu: %s\n", info.device);
     bench_copy();
-    bench_casts();
-    bench_steps();
-    bench_forwards();
-    bench_host();
+    for (size_t i = 0; i < PARTS; i++) {
+        bool wanted = !count;
+        for (int k = 0; k < count; k++)
+            wanted = wanted || !strcmp(names[k], parts[i].name);
+        if (wanted)
+            parts[i].run();
+    }
 }
 
 static int say_device(void)
@@ -240,8 +261,13 @@ int main(int argc, char **argv)
         return say_device();
     if (argc > 1)
         bench.rounds = (unsigned)strtoul(argv[1], NULL, 10);
-    if (bench.rounds < 1 || bench.rounds > ROUNDS_MAX) {
-        (void)fprintf(stderr, "usage: bench_gpu [ROUNDS], 1 to %d; bench_gpu --device\n",
+    bool good = bench.rounds >= 1 && bench.rounds <= ROUNDS_MAX;
+    for (int i = 2; i < argc; i++)
+        good = good && is_part(argv[i]);
+    if (!good) {
+        (void)fprintf(stderr,
+                      "usage: bench_gpu [ROUNDS [PART...]], 1 to %d, of casts, steps, forwards, "
+                      "training, host; bench_gpu --device\n",
                       ROUNDS_MAX);
         return 2;
     }
@@ -252,7 +278,7 @@ int main(int argc, char **argv)
         return 0;
     }
     open_all();
-    run_all();
+    run(argv + 2, argc > 2 ? argc - 2 : 0);
     close_all();
     return 0;
 }

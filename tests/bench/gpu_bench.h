@@ -57,6 +57,8 @@ void bench_casts(void);
 void bench_forwards(void);
 /* gpu_step.c */
 void bench_steps(void);
+/* gpu_train.c */
+void bench_training(void);
 /* gpu_host.c: completion and host time */
 void bench_host(void);
 

@@ -16,6 +16,7 @@ Names, all with x in bf16, w in E4M3 with a factor, y in bf16, fast accumulation
     dynamic_graph  the two captured as CUDA graphs, which have no gaps between the kernels
     static_graph
     eager          static, not compiled, one call and a wait for it, by the host's clock, median
+    train_...      forward and backward: see torch_training.py; not together with the others
 
 Normal data, sets used in turn that together are larger than any L2; what PyTorch allocates itself (the
 cast x, and y) it uses again and again, to its advantage.
@@ -164,7 +165,10 @@ def answer(words):
         raise ValueError(f"not understood: {' '.join(words)}")
     peers.clear()
     torch.cuda.empty_cache()
-    peers.append(Peer(*(int(w) for w in words[1:4])))
+    kind = Peer
+    if words[4].startswith("train_"):
+        from torch_training import Training as kind  # it needs torch, which may lack
+    peers.append(kind(*(int(w) for w in words[1:4])))
     peers[0].ready = make_all(peers[0], words[4:])
     return " ".join(["ready", *peers[0].ready])
 
