@@ -47,9 +47,29 @@ int convert_list_models(struct fp8d_result *r, const Fp8d__V1__ListModelsReply *
     return 0;
 }
 
-static struct fp8d_layer take_layer(const Fp8d__V1__LayerInfo *m)
+static int take_own(struct arena *a, const Fp8d__V1__LayerOptions *m,
+                    const struct fp8d_layer_options **out, struct fault *f)
 {
-    return (struct fp8d_layer){
+    struct fp8d_layer_options *o = m ? arena_alloc(a, sizeof *o) : NULL;
+    if (!m)
+        return 0;
+    if (!o)
+        return convert_nomem(f);
+    *o = (struct fp8d_layer_options){
+        .layer = m->layer,
+        .rate = m->rate,
+        .weight_decay = m->weight_decay,
+        .weight_decay_set = m->weight_decay_set,
+        .frozen = m->frozen,
+    };
+    *out = o;
+    return 0;
+}
+
+static int take_layer(struct arena *a, const Fp8d__V1__LayerInfo *m, struct fp8d_layer *out,
+                      struct fault *f)
+{
+    *out = (struct fp8d_layer){
         .name = m->name,
         .kind = m->kind,
         .in_features = m->in_features,
@@ -60,7 +80,36 @@ static struct fp8d_layer take_layer(const Fp8d__V1__LayerInfo *m)
         .cached_version = m->cached_version,
         .bytes = m->bytes,
         .weight_scale_inv = m->weight_scale_inv,
+        .gradients = m->gradients,
     };
+    return take_own(a, m->optimizer, &out->optimizer, f);
+}
+
+static int take_optimizer(struct arena *a, const Fp8d__V1__OptimizerInfo *m,
+                          struct fp8d_description *out, struct fault *f)
+{
+    const Fp8d__V1__OptimizerOptions *o = m ? m->options : NULL;
+    struct fp8d_optimizer *k = o ? arena_alloc(a, sizeof *k) : NULL;
+    if (!o)
+        return m ? fault_set(f, FP8D_EPROTOCOL, "field model.optimizer.options is missing") : 0;
+    if (!k)
+        return convert_nomem(f);
+    *k = (struct fp8d_optimizer){
+        .kind = (enum fp8d_optimizer_kind)o->kind,
+        .rate = o->rate,
+        .momentum = o->momentum,
+        .dampening = o->dampening,
+        .nesterov = o->nesterov,
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .eps = o->eps,
+        .weight_decay = o->weight_decay,
+        .weight_decay_set = o->weight_decay_set,
+    };
+    out->optimizer = k;
+    out->next_step = m->step;
+    out->updates = m->updates;
+    return 0;
 }
 
 int convert_describe_model(struct fp8d_result *r, const Fp8d__V1__DescribeModelReply *m,
@@ -73,12 +122,13 @@ int convert_describe_model(struct fp8d_result *r, const Fp8d__V1__DescribeModelR
     if (!m->model)
         return fault_set(f, FP8D_EPROTOCOL, "field model is missing");
     take_model(m->model, &s->model);
-    for (size_t i = 0; i < m->n_layers; i++)
-        list[i] = take_layer(m->layers[i]);
+    int rc = take_optimizer(&r->arena, m->model->optimizer, s, f);
+    for (size_t i = 0; !rc && i < m->n_layers; i++)
+        rc = take_layer(&r->arena, m->layers[i], &list[i], f);
     s->layers = list;
     s->count = m->n_layers;
     r->body = s;
-    return 0;
+    return rc;
 }
 
 static struct fp8d_site take_site(const Fp8d__V1__SiteState *m)

@@ -394,10 +394,15 @@ struct fp8d_layer {
     uint64_t cached_version; /* weight version of the FP8 training copy; 0: no copy */
     uint64_t bytes;
     float weight_scale_inv; /* FP8 primary weight: real = code * this; 0: high precision */
+    uint64_t gradients;     /* backward requests that the gradient it holds is the sum of; 0: none */
+    const struct fp8d_layer_options *optimizer; /* what it has otherwise; NULL: nothing */
 };
 
 struct fp8d_description {
     struct fp8d_model model;
+    const struct fp8d_optimizer *optimizer; /* in force, defaults filled in; NULL: none is set */
+    uint64_t next_step; /* the number that the next step must have; 0 without an optimizer */
+    uint64_t updates;   /* steps that were applied with this kind */
     const struct fp8d_layer *layers; /* sorted by name */
     size_t count;
 };

@@ -9,7 +9,7 @@
  * the two curves can be laid over each other.
  *
  * Prints the loss of every step (cross-entropy in nats a character, mean over the 256 of a step),
- * and last the mean over the last 20 steps.
+ * and last the mean over those of the last 20 steps that this run took.
  *
  * With a CHECKPOINT, a prefix of paths, it saves every 10 steps, and begins from the last save
  * there is: run it again after whatever ended it, and the losses go on as if nothing had happened.

@@ -1,9 +1,8 @@
 #include "examples/charlm_checkpoint.h"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -23,25 +22,44 @@ void checkpoint_model(char out[CHECKPOINT_PATH], const char *prefix, int step)
     path_of(out, prefix, step, ".safetensors");
 }
 
+/* The folder of a path, "." where it names none; and what follows. */
+static const char *split(char folder[CHECKPOINT_PATH], const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    int n = slash ? (int)(slash - path) + 1 : 1;
+    (void)snprintf(folder, CHECKPOINT_PATH, "%.*s", n, slash ? path : ".");
+    return slash ? slash + 1 : path;
+}
+
+/* N of "BASE-N.safetensors", else 0. */
+static int number_of(const char *name, const char *base)
+{
+    size_t n = strlen(base);
+    int at = 0, step = 0;
+    if (strncmp(name, base, n) != 0 || sscanf(name + n, "-%d.safetensors%n", &step, &at) != 1)
+        return 0;
+    return at && !name[n + (size_t)at] ? step : 0;
+}
+
 int checkpoint_newest(const char *prefix)
 {
-    char pattern[CHECKPOINT_PATH];
-    glob_t found;
-    int step = 0;
-    (void)snprintf(pattern, sizeof pattern, "%s-[0-9][0-9][0-9][0-9][0-9][0-9].safetensors",
-                   prefix);
-    if (!glob(pattern, 0, NULL, &found) && found.gl_pathc) /* sorted: the last is the greatest */
-        step = atoi(found.gl_pathv[found.gl_pathc - 1] + strlen(prefix) + 1);
-    globfree(&found);
-    return step;
+    char folder[CHECKPOINT_PATH];
+    const char *base = split(folder, prefix);
+    DIR *d = opendir(folder);
+    int newest = 0;
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        int step = number_of(e->d_name, base);
+        newest = step > newest ? step : newest;
+    }
+    if (d)
+        closedir(d);
+    return newest;
 }
 
 static int sync_folder(const char *path)
 {
     char folder[CHECKPOINT_PATH];
-    (void)snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    (void)snprintf(slash ? slash + 1 : folder, 2, "%s", slash ? "" : ".");
+    (void)split(folder, path);
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int rc = fd < 0 || fsync(fd);
     if (fd >= 0)

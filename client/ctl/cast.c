@@ -24,15 +24,6 @@ static void cast_row(struct table *t, const char *name, const struct fp8d_cast *
 static const char *const columns[] = {"CAST",       "FORMAT",   ">SCALE",     ">SCALE_INV", ">AMAX",
                                       ">SATURATED", ">FLUSHED", ">NONFINITE", "SITE",       NULL};
 
-static int end(const struct ctl *ctl, struct table *t)
-{
-    struct fault f = {0};
-    if (table_end(t))
-        return CTL_OK;
-    fault_set(&f, FP8D_EINTERNAL, "the table could not be printed");
-    return ctl_fault(ctl, &f);
-}
-
 int cast_print(const struct ctl *ctl, const struct fp8d_cast *input, const struct fp8d_cast *weight)
 {
     struct table t;
@@ -43,7 +34,7 @@ int cast_print(const struct ctl *ctl, const struct fp8d_cast *input, const struc
         cast_row(&t, "input", input);
     if (weight)
         cast_row(&t, "weight", weight);
-    return end(ctl, &t);
+    return table_done(ctl, &t);
 }
 
 int cast_print_grad(const struct ctl *ctl, const struct fp8d_cast *grad_output)
@@ -51,5 +42,5 @@ int cast_print_grad(const struct ctl *ctl, const struct fp8d_cast *grad_output)
     struct table t;
     table_begin(&t, columns);
     cast_row(&t, "grad_output", grad_output);
-    return end(ctl, &t);
+    return table_done(ctl, &t);
 }

@@ -7,15 +7,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static int table_done(const struct ctl *ctl, struct table *t)
-{
-    struct fault f = {0};
-    if (table_end(t))
-        return CTL_OK;
-    fault_set(&f, FP8D_EINTERNAL, "the table could not be printed");
-    return ctl_fault(ctl, &f);
-}
-
 static json_t *model_json(struct ctl *ctl, const struct fp8d_model *m)
 {
     json_t *o = json_object();

@@ -1,13 +1,138 @@
-/* fp8ctl optimizer: what a model's steps are taken with. */
+/* fp8ctl optimizer: what a model's steps are taken with, shown or set. */
 #include "client/ctl/ctl.h"
 #include "client/ctl/json.h"
+#include "client/ctl/names.h"
 #include "client/ctl/reals.h"
+#include "client/ctl/table.h"
 
 #include "base/mem.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+
+/* --- shown --- */
+
+static bool has_something(const struct fp8d_layer *l)
+{
+    return l->gradients || l->optimizer;
+}
+
+static json_t *layers_json(struct ctl *ctl, const struct fp8d_description *d)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; i < d->count; i++) {
+        const struct fp8d_layer *l = &d->layers[i];
+        const struct fp8d_layer_options *own = l->optimizer;
+        json_t *o = json_object();
+        json_put(ctl, o, "name", json_text(l->name));
+        json_put(ctl, o, "frozen", json_boolean(own && own->frozen));
+        json_put(ctl, o, "rate", own && own->rate > 0 ? json_f64(own->rate) : json_null());
+        json_put(ctl, o, "weight_decay",
+                 own && (own->weight_decay_set || own->weight_decay > 0)
+                     ? json_f64(own->weight_decay)
+                     : json_null());
+        json_put(ctl, o, "gradients", json_u64(l->gradients));
+        json_push(ctl, all, o);
+    }
+    return all;
+}
+
+static int show_json(struct ctl *ctl, const struct fp8d_description *d, const struct fp8d_result *r)
+{
+    static const struct fp8d_optimizer none;
+    const struct fp8d_optimizer *k = d->optimizer ? d->optimizer : &none;
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"rate", k->rate},   {"momentum", k->momentum}, {"dampening", k->dampening},
+                   {"beta1", k->beta1}, {"beta2", k->beta2},       {"eps", k->eps},
+                   {"weight_decay", k->weight_decay}};
+    json_t *o = json_begin(ctl);
+    json_put(ctl, o, "model", json_text(d->model.name));
+    json_put_reply(ctl, o, r);
+    json_put(ctl, o, "kind", d->optimizer ? json_text(optimizer_name(k->kind)) : json_null());
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        json_put(ctl, o, numbers[i].name,
+                 d->optimizer ? json_f64(numbers[i].value) : json_null());
+    json_put(ctl, o, "nesterov", d->optimizer ? json_boolean(k->nesterov) : json_null());
+    json_put(ctl, o, "updates", d->optimizer ? json_u64(d->updates) : json_null());
+    json_put(ctl, o, "next_step", d->optimizer ? json_u64(d->next_step) : json_null());
+    json_put(ctl, o, "layers", layers_json(ctl, d));
+    return json_end(ctl, o);
+}
+
+static void options_print(const struct fp8d_optimizer *k)
+{
+    printf("%-9s %.9g\n", "rate", k->rate);
+    if (k->kind == FP8D_OPTIMIZER_SGD)
+        printf("%-9s %.9g, dampening %.9g%s\n", "momentum", k->momentum, k->dampening,
+               k->nesterov ? ", Nesterov's" : "");
+    else
+        printf("%-9s %.9g and %.9g, eps %.9g\n", "betas", k->beta1, k->beta2, k->eps);
+    printf("%-9s %.9g\n", "decay", k->weight_decay);
+}
+
+static void own_row(struct table *t, const struct fp8d_layer *l)
+{
+    static const struct fp8d_layer_options none;
+    const struct fp8d_layer_options *own = l->optimizer ? l->optimizer : &none;
+    char text[CTL_TEXT];
+    table_row(t);
+    table_cell(t, "%s", ctl_text(text, l->name));
+    table_cell(t, "%s", own->frozen ? "frozen" : "moves");
+    if (own->rate > 0)
+        table_cell(t, "%.9g", own->rate);
+    else
+        table_cell(t, "-");
+    if (own->weight_decay_set || own->weight_decay > 0)
+        table_cell(t, "%.9g", own->weight_decay);
+    else
+        table_cell(t, "-");
+    table_cell(t, "%" PRIu64, l->gradients);
+}
+
+static int show_print(const struct ctl *ctl, const struct fp8d_description *d)
+{
+    static const char *const columns[] = {"LAYER", "STEPS", ">RATE", ">DECAY", ">GRADIENTS", NULL};
+    char text[CTL_TEXT];
+    struct table t;
+    bool any = false;
+    printf("optimizer of %s: ", ctl_text(text, d->model.name));
+    if (d->optimizer) {
+        printf("%s; %" PRIu64 " updates so far, next step %" PRIu64 "\n",
+               optimizer_name(d->optimizer->kind), d->updates, d->next_step);
+        options_print(d->optimizer);
+    } else {
+        printf("none\n");
+    }
+    for (size_t i = 0; i < d->count; i++)
+        any = any || has_something(&d->layers[i]);
+    if (!any)
+        return CTL_OK;
+    table_begin(&t, columns);
+    for (size_t i = 0; i < d->count; i++)
+        if (has_something(&d->layers[i]))
+            own_row(&t, &d->layers[i]);
+    return table_done(ctl, &t);
+}
+
+static int show(struct ctl *ctl, const char *model)
+{
+    struct fp8d_error err;
+    struct fp8d_result *r;
+    int rc = ctl_connect(ctl);
+    if (rc)
+        return rc;
+    if (fp8d_describe_model(ctl->c, model, NULL, &r, &err))
+        return ctl_failed(ctl, &err);
+    const struct fp8d_description *d = fp8d_result_description(r);
+    rc = ctl->json ? show_json(ctl, d, r) : show_print(ctl, d);
+    fp8d_result_free(r);
+    return rc;
+}
+
+/* --- set --- */
 
 static int optimizer_json(struct ctl *ctl, const struct args *a, const struct fp8d_result *r)
 {
@@ -97,11 +222,24 @@ static int set(struct ctl *ctl, const struct args *a, const struct fp8d_optimize
     return rc;
 }
 
+/* Anything that is only of use when it is set. */
+static bool asked(const struct args *a)
+{
+    static const char *const options[] = {"kind",  "rate",  "momentum", "dampening",    "nesterov",
+                                          "beta1", "beta2", "eps",      "weight-decay", "freeze"};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
+        if (args_has(a, options[i]))
+            return true;
+    return false;
+}
+
 int cmd_optimizer(struct ctl *ctl, const struct args *a)
 {
     struct fault f = {0};
     struct fp8d_optimizer o;
     size_t count;
+    if (!asked(a))
+        return show(ctl, a->argument[0]);
     if (!take_options(ctl, a, &o))
         return CTL_USAGE;
     int rc = ctl_connect(ctl);

@@ -123,17 +123,13 @@ static int scaling_table(const struct ctl *ctl, const struct fp8d_scaling *s)
                                           ">SCALE_INV", ">IN_USE",  ">AMAX",      ">COLLECTING",
                                           ">UPDATES",   ">SKIPPED", ">SATURATED", ">FLUSHED",
                                           ">NONFINITE", "STATE",    NULL};
-    struct fault f = {0};
     struct table t;
     table_begin(&t, columns);
     for (size_t i = 0; i < s->count; i++)
         for (size_t j = 0; j < s->layers[i].count; j++)
             if (!site_reserved(&s->layers[i].sites[j]))
                 site_row(&t, s->layers[i].name, &s->layers[i].sites[j]);
-    if (table_end(&t))
-        return CTL_OK;
-    fault_set(&f, FP8D_EINTERNAL, "the table could not be printed");
-    return ctl_fault(ctl, &f);
+    return table_done(ctl, &t);
 }
 
 /* Zeros at the old end are counted, not shown. */

@@ -162,13 +162,14 @@ static const char backward_detail[] =
     "ID is what 'forward --mode train --context ID' was given. Contexts end with their\n"
     "connection, so that both belong in one batch; anywhere else the server finds none.";
 static const char optimizer_detail[] =
-    "Everything is set anew: what is not given is the default, and a layer that is not named\n"
-    "moves. Master weights and moments stay where the kind does, else they are dropped.";
+    "Without options the optimizer is shown, with the number of the next step. With --kind\n"
+    "everything is set anew: what is not given is the default, and a layer that is not named\n"
+    "moves. Master weights and moments stay where the kind does, and with sgd where there is\n"
+    "a momentum as before; else they are dropped.";
 static const char step_detail[] =
-    "Steps of a model count from 1, skipped ones too; 'optimizer' and each step print the\n"
-    "next number. There is no question for it, but a wrong one is refused with the one\n"
-    "needed. The last number again is answered, and not taken twice. A step with gradients\n"
-    "that are not finite is skipped: that is a result, with exit status 0.";
+    "Steps of a model count from 1, skipped ones too; 'optimizer MODEL' and each step print\n"
+    "the next number. The last number again is answered, and not taken twice. A step with\n"
+    "gradients that are not finite is skipped: that is a result, with exit status 0.";
 static const char bench_detail[] =
     "Makes a model fp8ctl-bench-... of random numbers, and drops it at the end, also when\n"
     "interrupted. DEVICE is the median of a forward's time on the device. OVERHEAD is what a\n"
@@ -199,8 +200,8 @@ const struct command commands[] = {
      false, false, cmd_gradient, NULL},
     {"zero-grad", "MODEL", "forget the gradients of a model", no_options, 1, 1, false, false,
      cmd_zero_grad, NULL},
-    {"optimizer", "MODEL", "set what the steps of a model are taken with", optimizer_options, 1, 1,
-     false, false, cmd_optimizer, optimizer_detail},
+    {"optimizer", "MODEL", "show what the steps of a model are taken with, or set it",
+     optimizer_options, 1, 1, false, false, cmd_optimizer, optimizer_detail},
     {"step", "MODEL", "move the weights of a model by its gradients", step_options, 1, 1, false,
      false, cmd_step, step_detail},
     {"drop-context", "ID", "forget what 'forward --context ID' kept", no_options, 1, 1, false,
@@ -253,7 +254,7 @@ static void put_synopsis(const char *prefix, const struct command *k)
         put_piece(&at, k->arguments);
     for (const struct arg_option *o = k->options; o->name; o++) {
         bool must = !strcmp(o->name, "input") || !strcmp(o->name, "grad-output") ||
-                    !strcmp(o->name, "kind") || !strcmp(o->name, "step");
+                    !strcmp(o->name, "step");
         (void)snprintf(piece, sizeof piece, "%s--%s%s%s%s%s", must ? "" : "[", o->name,
                        o->metavar ? " " : "", o->metavar ? o->metavar : "", must ? "" : "]",
                        o->many ? "..." : "");

@@ -50,6 +50,12 @@ const char *weight_copy_name(enum fp8d_weight_copy copy)
     return NAME(names, copy);
 }
 
+const char *optimizer_name(enum fp8d_optimizer_kind kind)
+{
+    static const char *const names[] = {"?", "sgd", "adam", "adamw"};
+    return NAME(names, kind);
+}
+
 const char *step_outcome_name(enum fp8d_step_outcome outcome)
 {
     static const char *const names[] = {"unknown", "applied", "skipped", "repeated"};

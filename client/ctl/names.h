@@ -12,6 +12,7 @@ const char *accumulation_name(enum fp8d_accumulation accumulation); /* "fast", "
 const char *fp8_name(enum fp8d_dtype dtype);              /* "e4m3", "e5m2", or fp8d_dtype_name */
 const char *mode_name(enum fp8d_mode mode);               /* "eval", "train", "calibrate", "?" */
 const char *weight_copy_name(enum fp8d_weight_copy copy); /* "reused", "cast", ... */
+const char *optimizer_name(enum fp8d_optimizer_kind kind);     /* "sgd", "adam", "adamw", "?" */
 const char *step_outcome_name(enum fp8d_step_outcome outcome); /* "applied", "skipped", ... */
 
 /* The shortest text that reads back as v; "NaN", "Infinity", "-Infinity". Returns out. */

@@ -1,5 +1,7 @@
 #include "client/ctl/table.h"
 
+#include "client/ctl/ctl.h"
+
 #include <libsmartcols/libsmartcols.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,4 +42,13 @@ bool table_end(struct table *t)
     bool good = !t->failed && !scols_print_table(t->table) && !ferror(stdout);
     scols_unref_table(t->table);
     return good;
+}
+
+int table_done(const struct ctl *ctl, struct table *t)
+{
+    struct fault f = {0};
+    if (table_end(t))
+        return CTL_OK;
+    fault_set(&f, FP8D_EINTERNAL, "the table could not be printed");
+    return ctl_fault(ctl, &f);
 }

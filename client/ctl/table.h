@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+struct ctl;
 struct libscols_table;
 struct libscols_line;
 
@@ -21,5 +22,7 @@ void table_row(struct table *t);
 void table_cell(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Print and drop it; false if memory was short or writing failed. */
 bool table_end(struct table *t);
+/* The same with a sentence on failure; an exit code. */
+int table_done(const struct ctl *ctl, struct table *t);
 
 #endif

@@ -17,7 +17,7 @@ struct context {
     uint64_t id;
     struct model *model; /* holds a reference */
     struct layer *layer;
-    uint64_t weight_version;
+    uint64_t incarnation, weight_version; /* the model's, at the forward */
     unsigned rank;          /* of the forward's input, */
     uint64_t dims[TENSOR_RANK_MAX];
     uint64_t tokens;        /* product of all but the last */
@@ -25,7 +25,6 @@ struct context {
     struct qtensor *weight;
     struct tensor bias;     /* buf NULL: none */
     enum dtype output_dtype;
-    uint64_t incarnation;
     uint64_t charged;
 };
 

@@ -32,7 +32,7 @@ static int check_name(const char *name, const char *shown, struct fault *f)
     (void)snprintf(weight, sizeof weight, "%s.weight", name);
     if (state_is_key(weight, &len))
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "layers.name is \"%s\", which ends like the scaling state of a layer", shown);
+                         "layers.name is \"%s\", which ends like the saved state of a layer", shown);
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include "daemon/engine/load_route.h"
 #include "daemon/engine/load_state.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* --- from the header --- */
@@ -42,6 +43,7 @@ static bool keeps_master(const struct load *ld, const struct source *x)
 struct passage {
     const struct safetensors_tensor *t;
     struct tensor *to;
+    bool squares; /* no element is negative */
 };
 
 #define PASSAGES (STATE_PARAMETERS * STATE_MOVED_PARTS + 2)
@@ -55,12 +57,12 @@ static void passages(struct load *ld, size_t i, struct passage out[PASSAGES])
     for (unsigned p = 0; p < STATE_PARAMETERS; p++) {
         struct optimizer_state *s = states[p];
         bool master = p == STATE_BIAS || keeps_master(ld, x);
-        out[n++] = (struct passage){master ? x->moved[p][STATE_MASTER] : NULL, &s->master};
-        out[n++] = (struct passage){x->moved[p][STATE_M], &s->m};
-        out[n++] = (struct passage){x->moved[p][STATE_V], &s->v};
+        out[n++] = (struct passage){master ? x->moved[p][STATE_MASTER] : NULL, &s->master, false};
+        out[n++] = (struct passage){x->moved[p][STATE_M], &s->m, false};
+        out[n++] = (struct passage){x->moved[p][STATE_V], &s->v, true};
     }
-    out[n++] = (struct passage){x->gradient[STATE_GRADIENT_WEIGHT], &l->gradient.weight};
-    out[n++] = (struct passage){x->gradient[STATE_GRADIENT_BIAS], &l->gradient.bias};
+    out[n++] = (struct passage){x->gradient[STATE_GRADIENT_WEIGHT], &l->gradient.weight, false};
+    out[n++] = (struct passage){x->gradient[STATE_GRADIENT_BIAS], &l->gradient.bias, false};
 }
 
 static int make_room(struct load *ld, const struct passage *p, struct fault *f)
@@ -124,6 +126,8 @@ static int take_counters(struct load *ld, const struct safetensors_tensor *t, st
     int rc = t ? load_bytes_small(ld, t, counters, sizeof counters, f) : 0;
     if (rc || !t)
         return rc;
+    if (counters[0] > STATE_COUNT_MAX || counters[1] > STATE_COUNT_MAX)
+        return load_state_wrong(t, FP8D_EDATA_LOSS, "a count is above 2^62", f);
     if (!counters[0])
         return load_state_wrong(t, FP8D_EDATA_LOSS, "a gradient of no backward, needed at least 1",
                                 f);
@@ -161,14 +165,42 @@ int load_optimizer_values(struct load *ld, size_t i, struct fault *f)
 
 /* --- bytes --- */
 
+/* A second moment is a mean of squares; of a model that diverged it may be NaN. */
+static void look_at_squares(void *arg, const unsigned char *bytes, size_t n)
+{
+    _Atomic uint64_t *wrong = arg;
+    uint64_t found = 0;
+    for (size_t at = 0; at + sizeof(float) <= n; at += sizeof(float)) {
+        float v;
+        memcpy(&v, bytes + at, sizeof v);
+        found += v < 0.0f;
+    }
+    atomic_fetch_add(wrong, found); /* several threads look */
+}
+
+static int fill_squares(struct load *ld, const struct passage *p, struct queue *q, struct fault *f)
+{
+    _Atomic uint64_t wrong = 0;
+    char why[96];
+    int rc = load_bytes_all(ld, p->t, p->to->buf, q, look_at_squares, &wrong, f);
+    if (rc || !atomic_load(&wrong))
+        return rc;
+    (void)snprintf(why, sizeof why, "%llu elements are negative, needed none",
+                   (unsigned long long)atomic_load(&wrong));
+    return load_state_wrong(p->t, FP8D_EDATA_LOSS, why, f);
+}
+
 int load_optimizer_fill(struct load *ld, size_t i, struct queue *q, struct fault *f)
 {
     struct passage p[PASSAGES];
     int rc = 0;
     passages(ld, i, p);
-    for (unsigned k = 0; !rc && k < PASSAGES; k++)
-        if (p[k].t)
-            rc = load_bytes_all(ld, p[k].t, p[k].to->buf, q, NULL, NULL, f);
+    for (unsigned k = 0; !rc && k < PASSAGES; k++) {
+        if (!p[k].t)
+            continue;
+        rc = p[k].squares ? fill_squares(ld, &p[k], q, f)
+                          : load_bytes_all(ld, p[k].t, p[k].to->buf, q, NULL, NULL, f);
+    }
     return rc;
 }
 
@@ -185,8 +217,7 @@ void load_optimizer_note(struct load *ld)
         const struct source *x = &c->layers[i];
         held += source_has_gradient(x);
         dropped += x->moved[STATE_WEIGHT][STATE_MASTER] && !keeps_master(ld, x);
-        begun += x->moved[STATE_WEIGHT][STATE_M] && x->weight->dtype == DTYPE_F32 &&
-                 load_route(ld, x) == ROUTE_CAST;
+        begun += o->updates && x->weight->dtype == DTYPE_F32 && load_route(ld, x) == ROUTE_CAST;
     }
     if (o->set)
         claim_line(c, &c->notes, "optimizer %s goes on after step %llu",

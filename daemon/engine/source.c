@@ -282,6 +282,19 @@ static int check_moments(const struct source *x, unsigned p, unsigned needed, st
     return 0;
 }
 
+/* Masters and moments come with the first update. */
+static int check_unmoved(const struct source *x, unsigned p, struct fault *f)
+{
+    char name[SHOWN];
+    for (unsigned i = 0; i < STATE_MOVED_PARTS; i++)
+        if (x->moved[p][i])
+            return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                             "tensor \"%s\" is moved by an optimizer that has applied no update, "
+                             "needed none",
+                             shown(name, x->moved[p][i]->name));
+    return 0;
+}
+
 int source_check_moved(const struct source *x, const struct optimizer *o, struct fault *f)
 {
     char name[SHOWN];
@@ -297,7 +310,8 @@ int source_check_moved(const struct source *x, const struct optimizer *o, struct
             shown(name, there->name));
     int rc = 0;
     for (unsigned p = 0; !rc && there && p < STATE_PARAMETERS; p++)
-        rc = check_moments(x, p, optimizer_moments(&o->options), f);
+        rc = o->updates ? check_moments(x, p, optimizer_moments(&o->options), f)
+                        : check_unmoved(x, p, f);
     return rc;
 }
 

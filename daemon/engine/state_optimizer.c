@@ -125,8 +125,9 @@ static int take_kind(const json_t *object, struct optimizer *out, struct fault *
 static int take_count(const json_t *object, const char *member, uint64_t *out, struct fault *f)
 {
     const json_t *v = json_object_get(object, member);
-    if (!json_is_integer(v) || json_integer_value(v) < 0)
-        return wrong(member, "an integer from 0 to 2^63 - 1", f);
+    if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+        json_integer_value(v) > (json_int_t)STATE_COUNT_MAX)
+        return wrong(member, "an integer from 0 to 2^62", f);
     *out = (uint64_t)json_integer_value(v);
     return 0;
 }

@@ -28,6 +28,7 @@
 #define STATE_OPTIMIZER_MAX 512
 #define STATE_OWN 3
 #define STATE_GRADIENT_COUNTERS 2
+#define STATE_COUNT_MAX ((uint64_t)1 << 62) /* of steps and backwards: there is room to count on */
 
 enum { STATE_WEIGHT, STATE_BIAS, STATE_PARAMETERS };
 enum { STATE_MASTER, STATE_M, STATE_V, STATE_MOVED_PARTS };

@@ -17,7 +17,8 @@ static int float_tensor(struct engine *e, uint64_t rows, uint64_t cols, const ch
                       &out->buf, f);
 }
 
-/* None yet, or a save holds this version of it: the step writes elsewhere. */
+/* None yet, or somebody else holds this version of it (a save; a context, of a bias; who shares a tensor
+ * of CreateModel): the step writes elsewhere. */
 static bool wants_memory(const struct tensor *have)
 {
 #ifdef FP8D_MUTANT_STEP_IN_PLACE
@@ -42,7 +43,7 @@ static int state_init(struct step_tensor *t, struct engine *e, const struct opti
     return rc;
 }
 
-/* Where a high-precision tensor is written: in place unless a save holds this version of it. */
+/* Where a high-precision tensor is written: in place unless somebody else holds this version of it. */
 static int place_init(struct step_tensor *t, struct engine *e, const struct tensor *now,
                       struct fault *f)
 {
@@ -109,6 +110,9 @@ static int fill_moment(struct queue *q, const struct tensor *have, const struct 
 {
     if (!fresh->buf)
         return 0;
+#ifdef FP8D_MUTANT_MOVED_MOMENT
+    return backend_zero(q, fresh, f);
+#endif
     return have->buf ? copy(q, have, fresh->buf, f) : backend_zero(q, fresh, f);
 }
 
@@ -118,8 +122,10 @@ static int fill_master(struct queue *q, const struct tensor *have, const struct 
 {
     if (!fresh->buf)
         return 0;
+#ifndef FP8D_MUTANT_MOVED_MASTER
     if (have->buf)
         return copy(q, have, fresh->buf, f);
+#endif
     return codes ? qtensor_dequantize(q, codes, fresh, f) : backend_convert(q, now, fresh, f);
 }
 

@@ -14,9 +14,9 @@ struct step_report {
 
 /* One tensor and what moves it. Fresh memory becomes the layer's when the step has succeeded. */
 struct step_tensor {
-    struct optimizer_state fresh; /* of state that the layer lacks, or that a save holds */
+    struct optimizer_state fresh; /* of state that the layer lacks, or that somebody else holds */
     struct tensor to;             /* where the weight is written: its own memory, or */
-    struct buffer *fresh_to;      /* this, while somebody else holds its own (a save) */
+    struct buffer *fresh_to;      /* this, while somebody else holds its own */
 };
 
 struct step_layer {

@@ -42,8 +42,29 @@ void rpc_list_models(struct request *rq)
     request_answer(rq, &m.base, NULL, 0);
 }
 
-static void fill_layer(const struct layer *l, Fp8d__V1__LayerInfo *out)
+/* A row of DescribeModel, with what it points to. */
+struct layer_row {
+    Fp8d__V1__LayerInfo info;
+    Fp8d__V1__LayerOptions own;
+};
+
+static void fill_own(const struct layer *l, struct layer_row *row)
 {
+    const struct optimizer_own *own = &l->own;
+    if (!own->frozen && !own->rate_set && !own->decay_set)
+        return;
+    fp8d__v1__layer_options__init(&row->own);
+    row->own.layer = l->name;
+    row->own.frozen = own->frozen;
+    row->own.rate = own->rate_set ? own->rate : 0.0;
+    row->own.weight_decay = own->decay_set ? own->weight_decay : 0.0;
+    row->own.weight_decay_set = own->decay_set;
+    row->info.optimizer = &row->own;
+}
+
+static void fill_layer(const struct layer *l, struct layer_row *row)
+{
+    Fp8d__V1__LayerInfo *out = &row->info;
     fp8d__v1__layer_info__init(out);
     out->name = l->name;
     out->kind = (char *)(uintptr_t)"linear";
@@ -56,6 +77,28 @@ static void fill_layer(const struct layer *l, Fp8d__V1__LayerInfo *out)
     out->weight_version = l->weight.version;
     out->cached_version = l->weight.train.q ? l->weight.train.key.version : 0;
     out->bytes = weight_bytes(&l->weight);
+    out->gradients = l->gradient.contributions;
+    fill_own(l, row);
+}
+
+static void fill_optimizer(const struct optimizer *o, Fp8d__V1__OptimizerInfo *info,
+                           Fp8d__V1__OptimizerOptions *options)
+{
+    fp8d__v1__optimizer_info__init(info);
+    fp8d__v1__optimizer_options__init(options);
+    options->kind = (Fp8d__V1__OptimizerKind)o->options.kind;
+    options->rate = o->options.rate;
+    options->momentum = o->options.momentum;
+    options->dampening = o->options.dampening;
+    options->nesterov = o->options.nesterov;
+    options->beta1 = o->options.beta1;
+    options->beta2 = o->options.beta2;
+    options->eps = o->options.eps;
+    options->weight_decay = o->options.weight_decay;
+    options->weight_decay_set = true;
+    info->options = options;
+    info->step = o->steps + 1;
+    info->updates = o->updates;
 }
 
 void rpc_describe_model(struct request *rq)
@@ -68,7 +111,7 @@ void rpc_describe_model(struct request *rq)
         request_fail(rq, &f);
         return;
     }
-    Fp8d__V1__LayerInfo *info = mem_array(REPLY_ROWS, sizeof *info);
+    struct layer_row *info = mem_array(REPLY_ROWS, sizeof *info);
     Fp8d__V1__LayerInfo *rows[REPLY_ROWS];
     if (!info) {
         fail_memory(rq, "list of layers");
@@ -88,13 +131,19 @@ void rpc_describe_model(struct request *rq)
             n = 0;
         }
         fill_layer(&model->layers[i], &info[n]);
-        rows[n] = &info[n];
+        rows[n] = &info[n].info;
         n++;
     }
     Fp8d__V1__DescribeModelReply m = FP8D__V1__DESCRIBE_MODEL_REPLY__INIT;
     Fp8d__V1__ModelInfo mi = FP8D__V1__MODEL_INFO__INIT;
     Fp8d__V1__Recipe recipe = FP8D__V1__RECIPE__INIT;
+    Fp8d__V1__OptimizerInfo optimizer;
+    Fp8d__V1__OptimizerOptions options;
     reply_model_info(model, &mi, &recipe);
+    if (model->optimizer.set) {
+        fill_optimizer(&model->optimizer, &optimizer, &options);
+        mi.optimizer = &optimizer;
+    }
     m.model = &mi;
     m.n_layers = n;
     m.layers = rows;

@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 static char *const capabilities[] = {
-    "load", "save", "create", "recipe", "edit", "tensors", "forward", "scopes", "calibrate", "contexts", "backward", "optimizer", "check", "scaling",
+    "load", "save", "create", "recipe", "edit", "tensors", "forward", "scopes", "calibrate", "contexts", "backward",
+    "recompute", "optimizer", "training_state", /* in saves */ "check", "scaling",
 };
 
 static void fill_caps(const struct rpc *rpc, Fp8d__V1__Caps *caps)

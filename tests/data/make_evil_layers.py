@@ -286,11 +286,20 @@ def bad_optimizers():
             ("nesterov", ADAM.replace("false", "true"), "nesterov is set, needed unset"),
             ("steps_real", ADAM.replace('"steps":7', '"steps":7.0'), "steps is missing or unknown, needed an integer"),
             ("steps_negative", ADAM.replace('"steps":7', '"steps":-7'), "steps is missing or unknown"),
+            ("steps_2p62", ADAM.replace('"steps":7', '"steps":4611686018427387905'), "steps is missing or unknown, "
+             "needed an integer from 0 to 2^62"),
             ("steps_2p63", ADAM.replace('"steps":7', '"steps":9223372036854775808'), said),
             ("updates", ADAM.replace('"updates":6', '"updates":8'), "updates is 8, needed at most steps, 7"),
             ("twice", ADAM.replace("{", '{"rate":1,'), said), ("deep", "[" * 30000, said)):
         layer_case("optimizer_" + what, training(), found if said in found else said + "|" + found,
                    dict(META, fp8d_optimizer=text))
+    layer_case("optimizer_unmoved", training(), '"l.fp8d.optimizer.weight_master" is moved by an optimizer that has '
+               "applied no update, needed none", dict(META, fp8d_optimizer=ADAM.replace('"updates":6', '"updates":0')))
+    for part, value in (("weight", (16, 16)), ("bias", (16,))):
+        n = 256 if part == "weight" else 16
+        layer_case("moment_negative_" + part, training(**{
+            "l__fp8d__optimizer__%s_v" % part: ("F32", value, bytes(4 * n - 8) + f32(-1e-30, -INF))}),
+            'tensor "l.fp8d.optimizer.%s_v": 2 elements are negative, needed none' % part, TRAINED)
     layer_case("optimizer_missing", training(), '"l.fp8d.optimizer.options" is state of an optimizer|metadata '
                "has no fp8d_optimizer", META)
     layer_case("optimizer_missing_moved", training(l__fp8d__optimizer__options=None),
@@ -343,6 +352,9 @@ def bad_gradients():
                '"%sweight" is missing, needed beside "%sbias"' % (name, name), TRAINED)
     layer_case("gradient_of_none", training(**{key + "counters": ("U64", (2,), u64(0, 0))}),
                'tensor "%scounters": a gradient of no backward, needed at least 1' % name, TRAINED)
+    for what, values in (("backwards", (2**62 + 1, 0)), ("nonfinite", (1, 2**64 - 1))):
+        layer_case("gradient_count_" + what, training(**{key + "counters": ("U64", (2,), u64(*values))}),
+                   'tensor "%scounters": a count is above 2^62' % name, TRAINED)
     layer_case("gradient_counters_form", training(**{key + "counters": ("U64", (3,), u64(1, 0, 0))}),
                'tensor "%scounters" is U64 [3], needed U64 [2]' % name, TRAINED)
     layer_case("gradient_shape", training(**{key + "weight": ("F32", (32, 16), bytes(2048))}),
@@ -383,6 +395,9 @@ def good_layers():
     layer_case("ok_save_e5m2_copy", save(l__fp8d__cached__weight=("F8_E5M2", (16, 16), b"\x3c" * 256)),
                meta=META)
     layer_case("ok_training", training(), meta=TRAINED)
+    layer_case("ok_training_diverged", training(
+        l__fp8d__optimizer__weight_v=("F32", (16, 16), f32(NAN, INF) * 128),
+        l__fp8d__optimizer__weight_m=("F32", (16, 16), f32(NAN, -INF) * 128)), meta=TRAINED)
     layer_case("ok_training_gradient_alone", save(
         l__fp8d__gradient__weight=ZEROS, l__fp8d__gradient__counters=("U64", (2,), u64(1, 5))), meta=META)
     layer_case("ok_training_before_the_first_step", save(), meta=TRAINED)

@@ -19,7 +19,12 @@ Fp8d__V1__OptimizerOptions sgd(double rate)
 
 void steps_open(struct steps *f)
 {
-    *f = (struct steps){.desk = desk_new(NULL, 0)};
+    steps_open_with(f, NULL);
+}
+
+void steps_open_with(struct steps *f, const struct engine_options *options)
+{
+    *f = (struct steps){.desk = desk_new(options, 0)};
     f->a = ask_open(f->desk, 1);
     for (int i = 0; i < OUT * IN; i++)
         f->w[i] = whole(1, (uint64_t)i);

@@ -21,6 +21,8 @@ struct steps {
 };
 
 void steps_open(struct steps *f); /* a scope is open all along: no scale moves */
+struct engine_options;
+void steps_open_with(struct steps *f, const struct engine_options *options);
 void steps_close(struct steps *f);
 
 Fp8d__V1__OptimizerOptions sgd(double rate);

@@ -19,6 +19,9 @@ LISTED = 16  # of its problems: docs/man/fp8d-protocol.7
 
 STEP_KEYS = {"fp8ctl_json", "model", "incarnation", "weight_version", "step", "outcome", "layers",
              "grad_norm", "clip", "problems", "problems_total", "updates", "next_step"}
+SHOWN_KEYS = {"fp8ctl_json", "model", "incarnation", "weight_version", "kind", "rate", "momentum",
+              "dampening", "beta1", "beta2", "eps", "weight_decay", "nesterov", "updates", "next_step",
+              "layers"}
 OPTIMIZER_KEYS = {"fp8ctl_json", "model", "incarnation", "weight_version", "kind", "updates",
                   "next_step"}
 
@@ -246,6 +249,36 @@ def resumed(t):
               "--step", "1")
 
 
+def shown(t):
+    """What is set, what is due, and what layers have of their own or hold."""
+    t.load()
+    got = json.loads(t.daemon.must("--json", "optimizer", "m"))
+    t.tap.is_("no optimizer: keys as documented, nulls",
+              set(got) == SHOWN_KEYS and got["kind"] is None and got["next_step"] is None and
+              [layer["name"] for layer in got["layers"]] == ["a", "b"], got)
+    _, out, _ = t.daemon.ctl("optimizer", "m")
+    t.tap.is_("no optimizer, for people", out == "optimizer of m: none\n", out)
+    t.optimizer("--kind", "sgd", "--rate", "0.25", "--momentum", "0.5", "--freeze", "b")
+    t.step(1, *t.microbatch(0))
+    t.batch(*t.microbatch(0), *t.microbatch(1))
+    got = json.loads(t.daemon.must("--json", "optimizer", "m"))
+    a, b = got["layers"]
+    t.tap.is_("options, counts, and each layer's",
+              (got["kind"], got["rate"], got["momentum"], got["nesterov"], got["weight_decay"]) ==
+              ("sgd", 0.25, 0.5, False, 0) and (got["updates"], got["next_step"]) == (1, 2) and
+              a == {"name": "a", "frozen": False, "rate": None, "weight_decay": None,
+                    "gradients": 2} and b["frozen"] and b["gradients"] == 0, got)
+    _, out, _ = t.daemon.ctl("optimizer", "m")
+    t.tap.is_("options, counts, and each layer's, for people", out.split() == (
+        "optimizer of m: sgd; 1 updates so far, next step 2 rate 0.25 momentum 0.5, dampening 0 decay 0 "
+        "LAYER STEPS RATE DECAY GRADIENTS a moves - - 2 b frozen - - 0").split(), out)
+    t.refused("of a model that is not there", "NOT_FOUND", ["nobody"], "optimizer", "nobody")
+    t.optimizer("--kind", "adamw")
+    got = json.loads(t.daemon.must("--json", "optimizer", "m"))
+    t.tap.is_("defaults are filled in", [got[k] for k in ("rate", "beta1", "beta2", "eps", "weight_decay")]
+              == [0.001, 0.9, 0.999, 1e-8, 0.01] and not got["layers"][1]["frozen"], got)
+
+
 def once(t):
     """The number of a step makes it happen once, and in order."""
     n = t.numbers
@@ -377,6 +410,7 @@ def run(tap, numbers):
             adam(t, "adam")
             adam(t, "adamw")
             resumed(t)
+            shown(t)
             once(t)
             skipped(t)
             clipped(t)

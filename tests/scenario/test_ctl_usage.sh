@@ -100,10 +100,10 @@ is "backward --help says where its context comes from" shows "backward ID --grad
     "forward --mode train --context ID" "belong in one batch"
 run step --help
 is "step --help says where its number comes from" shows "step MODEL --step N [" \
-    "'optimizer' and each step print the" "There is no question for it" "that is a result, with exit status 0"
+    "'optimizer MODEL' and each step print" "not taken twice" "that is a result, with exit status 0"
 run optimizer --help
-is "optimizer --help has the defaults" shows "optimizer MODEL --kind sgd|adam|adamw [" "(0.001)" "(0.9)" \
-    "(0.999)" "(1e-8)" "adamw 0.01" "Everything is set anew"
+is "optimizer --help has the defaults" shows "optimizer MODEL [" "(0.001)" "(0.9)" \
+    "(0.999)" "(1e-8)" "adamw 0.01" "[--kind sgd|adam|adamw]" "With --kind" "everything is set anew"
 run --version
 is "--version prints one line" sh -c "grep -qE '^fp8ctl [0-9]+\.[0-9]+\.[0-9]+' '$tmp/out'"
 
@@ -167,7 +167,7 @@ bad "--no-grad-input and --output exclude each other" backward 1 --grad-output x
 bad "--no-grad-input and --output-dtype exclude each other" backward 1 --grad-output x --no-grad-input \
     --output-dtype f32
 bad "optimizer takes MODEL, got 0 arguments" optimizer --kind sgd
-bad "optimizer needs --kind sgd|adam|adamw" optimizer m
+bad "optimizer needs --kind sgd|adam|adamw" optimizer m --rate 0.1
 bad "--kind is 'rmsprop', needed sgd|adam|adamw" optimizer m --kind rmsprop
 bad "--rate is '0', needed a number above 0" optimizer m --kind sgd --rate 0
 bad "--rate is 'fast', needed a number above 0" optimizer m --kind sgd --rate fast

@@ -34,6 +34,14 @@ static struct ask_forward forward(struct past *p, uint64_t seed, Fp8d__V1__DType
     return f;
 }
 
+static void edit_other(struct past *p)
+{
+    float *w = draw_normal(5, (size_t)STASH_B_OUT * STASH_B_IN, 1.0);
+    struct ask_tensor weight = ask_f32(w, STASH_B_OUT, STASH_B_IN);
+    ck_assert_msg(!ask_edit(&p->a, "m", "b-c", &weight, NULL, NULL, NULL), "%s", p->a.text);
+    free(w);
+}
+
 static void past_open(struct past *p, Fp8d__V1__DType dtype)
 {
     struct blob file = stash_pair();
@@ -42,6 +50,7 @@ static void past_open(struct past *p, Fp8d__V1__DType dtype)
     ck_assert_msg(!stash_load(&p->a, "m", &file, NULL, NULL), "%s", p->a.text);
     struct ask_forward earlier = forward(p, 1, 0, 0); /* sets the scales */
     ask_forward_free(&earlier);
+    edit_other(p); /* the model's version is another than layer a's */
     p->first = forward(p, 2, dtype, 1);
     blob_free(&file);
 }

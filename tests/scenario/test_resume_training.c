@@ -2,9 +2,11 @@
  * happened: steps, gradients that wait for one, options, masters and moments, to the bit. Also when
  * its weights become of another kind. */
 #include "tests/scenario/ask_grad.h"
+#include "tests/scenario/gate.h"
 #include "tests/scenario/stash.h"
 #include "tests/unit/run.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +23,8 @@ struct run {
 
 static void run_open(struct run *r)
 {
-    *r = (struct run){.desk = desk_new(NULL, 0)};
+    struct engine_options o = gate_options();
+    *r = (struct run){.desk = desk_new(&o, 0)};
     r->a = ask_open(r->desk, 1);
 }
 
@@ -43,13 +46,17 @@ static const char *name_of(unsigned layer)
     return layer ? "b-c" : "a";
 }
 
+/* Every eleventh gradient of an output has an infinity: FP8 cuts it off, and only a count knows. */
 static void train(struct run *r, unsigned layer, uint64_t seed)
 {
     size_t in = layer ? STASH_B_IN : STASH_A_IN, out = layer ? STASH_B_OUT : STASH_A_OUT;
     float *x = draw_normal(seed, ROWS * in, 1.0), *dy = draw_normal(seed + 1, ROWS * out, 0.01);
+    if (seed % 11 == 0)
+        dy[3] = INFINITY;
     struct ask_forward f = {.model = "m",
                             .layer = name_of(layer),
                             .mode = FP8D__V1__MODE__MODE_TRAIN,
+                            .first = (Fp8d__V1__FirstMicrobatch)(seed % 3),
                             .x = ask_f32(x, ROWS, in),
                             .context_id = 1};
     ck_assert_msg(!ask_forward(&r->a, &f), "%s", r->a.text);
@@ -86,9 +93,14 @@ static void set_optimizer(struct run *r, uint64_t seed)
     o.kind = (Fp8d__V1__OptimizerKind)kinds[seed % 4];
     o.rate = 1.0 / (double)(3 + seed % 5);
     o.momentum = seed % 4 == 1 ? 0.9 : 0.0;
+    o.nesterov = seed % 8 == 1;
+    o.dampening = seed % 8 == 5 ? 0.25 : 0.0;
+    o.weight_decay = seed % 7 ? 0.0 : 0.125;
     own.layer = name;
     own.frozen = seed % 16 == 5;
     own.rate = seed % 3 ? 0.0 : 0.0123;
+    own.weight_decay = seed % 5 ? 0.0 : 0.03;
+    own.weight_decay_set = seed % 2;
     ck_assert_msg(!ask_optimizer(&r->a, "m", &o, &layers, seed / 4 % 2), "%s", r->a.text);
 }
 
@@ -97,9 +109,20 @@ static void edit(struct run *r, unsigned layer, uint64_t seed)
     uint64_t out = layer ? STASH_B_OUT : STASH_A_OUT, in = layer ? STASH_B_IN : STASH_A_IN;
     float *w = draw_normal(seed, out * in, 0.5);
     struct ask_tensor x = ask_f32(w, out, in);
-    unsigned code = ask_edit(&r->a, "m", name_of(layer), &x, NULL, NULL, NULL);
+    struct ask_tensor bias = {
+        .dtype = FP8D__V1__DTYPE__DTYPE_F32, .rank = 1, .dims = {out}, .data = w};
+    unsigned code = ask_edit(&r->a, "m", name_of(layer), &x, seed % 2 ? &bias : NULL, NULL, NULL);
     add(r, &code, sizeof code);
     free(w);
+}
+
+/* Two microbatches and one update of the scales, or none. */
+static void scoped(struct run *r, uint64_t seed)
+{
+    ck_assert_uint_eq(ask_scope_begin(&r->a, 4, "m"), 0);
+    train(r, 0, seed);
+    train(r, 1, seed + 1);
+    ck_assert_uint_eq(ask_scope_end(&r->a, 4, seed % 5 == 0, NULL), 0);
 }
 
 /* Any request about training that a client may send between two others. */
@@ -107,8 +130,10 @@ static void any_step(struct run *r, uint64_t *at)
 {
     uint64_t what = draw(at, 16), seed = draw(at, 1u << 20);
     unsigned layer = (unsigned)draw(at, 2);
-    if (what < 8)
+    if (what < 7)
         train(r, layer, seed);
+    else if (what == 7)
+        scoped(r, seed);
     else if (what < 12)
         take_step(r, false);
     else if (what == 12)
@@ -117,7 +142,7 @@ static void any_step(struct run *r, uint64_t *at)
         add(r, &(unsigned){ask_zero_grad(&r->a, "m", NULL)}, sizeof(unsigned));
     else if (what == 14)
         set_optimizer(r, seed);
-    else if (seed % 3 == 0)
+    else
         edit(r, layer, seed);
 }
 
@@ -126,7 +151,7 @@ static struct blob go_on(struct run *r)
     take_step(r, true);
     take_step(r, false);
     for (unsigned i = 0; i < 6; i++) {
-        train(r, i % 2, 500 + i);
+        train(r, i % 2, 507 + i); /* none has an infinity */
         if (i % 3 == 2)
             take_step(r, false);
     }
@@ -141,11 +166,16 @@ START_TEST(training_resumes_at_any_point)
 {
     struct run here, there;
     Fp8d__V1__LoadOptions o = FP8D__V1__LOAD_OPTIONS__INIT;
+    Fp8d__V1__Recipe recipe = FP8D__V1__RECIPE__INIT;
     uint64_t at = (uint64_t)_i * 7919 + 5;
     struct blob fresh = stash_pair();
     run_open(&here);
     run_open(&there);
     o.primary_fp8 = _i % 3 == 2;
+    o.recipe = &recipe;
+    recipe.amax_history_len = 3;
+    recipe.fp8_format = (Fp8d__V1__Fp8Format)(_i % 3);
+    recipe.kind = _i % 5 == 4 ? FP8D__V1__RECIPE_KIND__RECIPE_KIND_CURRENT : 0;
     ck_assert_msg(!stash_load(&here.a, "m", &fresh, &o, NULL), "%s", here.a.text);
     set_optimizer(&here, (uint64_t)_i);
     for (uint64_t n = draw(&at, 30); n; n--)
@@ -167,6 +197,47 @@ START_TEST(training_resumes_at_any_point)
     blob_free(&end_there);
     run_close(&here);
     run_close(&there);
+}
+END_TEST
+
+/* Saves under way beside every step and backward change nothing of what follows: what they hold
+ * moves elsewhere with all it was. Of each kind of weight and optimizer. */
+START_TEST(training_goes_on_beside_saves)
+{
+    struct run r[2];
+    struct blob end[2], fresh = stash_pair();
+    Fp8d__V1__LoadOptions o = FP8D__V1__LOAD_OPTIONS__INIT;
+    o.primary_fp8 = _i >= 4;
+    for (unsigned saves = 0; saves < 2; saves++) {
+        run_open(&r[saves]);
+        ck_assert_msg(!stash_load(&r[saves].a, "m", &fresh, &o, NULL), "%s", r[saves].a.text);
+        set_optimizer(&r[saves], 32 + (uint64_t)_i % 4);
+        for (unsigned i = 0; i < 12; i++) {
+            struct stash_saving s = {0};
+            if (saves) {
+                gate_close();
+                s = stash_save_sent(r[saves].desk, 10 + i, "m");
+            }
+            if (i % 4 == 3)
+                take_step(&r[saves], false);
+            else
+                train(&r[saves], i % 2, 300 + i);
+            if (saves) {
+                gate_open();
+                struct blob b = stash_saved(&s);
+                blob_free(&b);
+            }
+        }
+        end[saves] = stash_save(&r[saves].a, "m");
+    }
+    ck_assert_uint_eq(r[0].steps, 3);
+    ck_assert_uint_eq(r[0].hash, r[1].hash);
+    blob_equal(&end[0], &end[1]);
+    for (unsigned i = 0; i < 2; i++) {
+        blob_free(&end[i]);
+        run_close(&r[i]);
+    }
+    blob_free(&fresh);
 }
 END_TEST
 
@@ -260,7 +331,8 @@ int main(void)
     Suite *s = suite_create("resume_training");
     TCase *c = tcase_create("resume_training");
     tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, training_resumes_at_any_point, 0, 24);
+    tcase_add_loop_test(c, training_resumes_at_any_point, 0, 48);
+    tcase_add_loop_test(c, training_goes_on_beside_saves, 0, 8);
     tcase_add_loop_test(c, training_goes_on_when_fp8_is_widened, 0, 2);
     tcase_add_test(c, training_goes_on_when_weights_become_fp8);
     suite_add_tcase(s, c);

@@ -1,9 +1,11 @@
 /* Steps of one connection and saves of another: a file holds one version of all weights. */
+#include "tests/scenario/gate.h"
 #include "tests/scenario/stash.h"
 #include "tests/scenario/steps.h"
 #include "tests/unit/run.h"
 
-/* Both weights of the file moved by dw in column 0 from what was loaded, and it names the version. */
+/* Both weights of the file moved by dw in column 0 from what was loaded, and it names the version.
+ */
 static void holds(const struct steps *f, const struct blob *file, float dw, uint64_t version)
 {
     static const char *const names[2] = {"a.weight", "b.weight"};
@@ -66,13 +68,16 @@ END_TEST
 START_TEST(save_keeps_what_it_began_with)
 {
     struct steps f;
-    steps_open(&f);
+    struct engine_options o = gate_options();
+    steps_open_with(&f, &o);
     step_sent(&f, false);
+    gate_close();
     struct stash_saving w = stash_save_sent(f.desk, 2, "m");
     step(&f, 1, APPLIED);
     microbatch(&f, "a", 2.0f, 1.0f);
     microbatch(&f, "b", 2.0f, 1.0f);
     step(&f, 2, APPLIED);
+    gate_open();
     struct blob file = stash_saved(&w);
     holds(&f, &file, 0.0f, 1);
     blob_free(&file);

@@ -1,5 +1,6 @@
 /* What a save holds of training, by hand: gradients that wait for a step, the optimizer's options,
  * count and moments. And how a model that is loaded from it goes on. */
+#include "tests/scenario/gate.h"
 #include "tests/scenario/stash.h"
 #include "tests/scenario/steps.h"
 #include "tests/unit/run.h"
@@ -161,14 +162,17 @@ START_TEST(training_saved_beside_a_backward)
 {
     struct steps f;
     struct ask_gradient g;
-    steps_open(&f);
+    struct engine_options o = gate_options();
+    steps_open_with(&f, &o);
     microbatch(&f, "a", 2.0f, 1.0f);
     ck_assert(!ask_scope_end(&f.a, 1, true, NULL));
+    gate_close();
     struct stash_saving w = stash_save_sent(f.desk, 2, "m");
     ck_assert(!ask_scope_begin(&f.a, 1, "m"));
     microbatch(&f, "a", 1.0f, 1.0f);
     step(&f, 1, APPLIED);
     microbatch(&f, "a", 0.5f, 1.0f);
+    gate_open();
     struct blob file = stash_saved(&w);
     is_column(&file, "a.fp8d.gradient.weight", 8.0f);
     is_all(&file, "a.fp8d.gradient.bias", 4.0f);
@@ -181,22 +185,31 @@ START_TEST(training_saved_beside_a_backward)
 }
 END_TEST
 
-/* A step beside a save moves moments elsewhere. */
+/* A step beside a save moves weight, bias and moments elsewhere. */
 START_TEST(training_saved_beside_a_step)
 {
     struct steps f;
     Fp8d__V1__OptimizerOptions o = momentum(1.0, 0.5);
-    steps_open(&f);
+    struct engine_options gated = gate_options();
+    steps_open_with(&f, &gated);
     ck_assert_msg(!ask_optimizer(&f.a, "m", &o, NULL, 0), "%s", f.a.text);
     microbatch(&f, "a", 2.0f, 1.0f);
     step(&f, 1, APPLIED);
     microbatch(&f, "a", 2.0f, 1.0f);
     ck_assert(!ask_scope_end(&f.a, 1, true, NULL));
+    gate_close();
     struct stash_saving w = stash_save_sent(f.desk, 2, "m");
     step(&f, 2, APPLIED); /* 0.5 * 8 + 8 = 12 */
+    gate_open();
     struct blob file = stash_saved(&w);
     is_column(&file, "a.fp8d.optimizer.weight_m", 8.0f);
     is_all(&file, "a.fp8d.optimizer.bias_m", 4.0f);
+    const float *weight = blob_tensor(&file, "a.weight", NULL),
+                *bias = blob_tensor(&file, "a.bias", NULL);
+    for (int i = 0; i < OUT * IN; i++)
+        ck_assert(weight[i] == f.w[i] - (i % IN ? 0.0f : 8.0f));
+    for (int i = 0; i < OUT; i++)
+        ck_assert(bias[i] == f.bias[i] - 4.0f);
     blob_free(&file);
     file = stash_save(&f.a, "m");
     is_column(&file, "a.fp8d.optimizer.weight_m", 12.0f);
