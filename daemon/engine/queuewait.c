@@ -22,12 +22,12 @@ static void on_complete(struct queue_note *note, int status)
 
 int queue_wait(struct queue *q, struct fault *f)
 {
+    struct fault own = {0};
     struct queue_waiter w = {
-        .note = {.done = on_complete, .fault = f},
+        .note = {.done = on_complete, .fault = &own},
         .lock = PTHREAD_MUTEX_INITIALIZER,
         .wake = PTHREAD_COND_INITIALIZER,
     };
-    f->code = 0;
     queue_notify(q, &w.note);
     pthread_mutex_lock(&w.lock);
     while (!w.complete)
@@ -35,5 +35,9 @@ int queue_wait(struct queue *q, struct fault *f)
     pthread_mutex_unlock(&w.lock);
     if (!w.status)
         return 0;
-    return f->code ? f->code : fault_set(f, w.status, "the backend failed: %s", status_text(w.status));
+    if (!own.code)
+        return fault_set(f, w.status, "the backend failed: %s", status_text(w.status));
+    own.stage = f->stage;
+    *f = own;
+    return f->code;
 }

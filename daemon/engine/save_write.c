@@ -61,7 +61,7 @@ struct codes_write {
     struct save *save;
     int fd;
     const struct snapshot_piece *codes, *factor;
-    struct fault *f;
+    struct fault fault; /* its own: the queue's thread writes it */
     int rc;
 };
 
@@ -69,10 +69,10 @@ static void write_view(void *arg, const struct qtensor_view *view)
 {
     struct codes_write *w = arg;
     w->rc = write_block(w->save, w->fd, (const char *)view->codes,
-                        view->info.rows * view->info.cols, w->codes->t.offset, w->f);
+                        view->info.rows * view->info.cols, w->codes->t.offset, &w->fault);
     if (!w->rc)
         w->rc = write_block(w->save, w->fd, (const char *)view->scale_inv, sizeof(float),
-                            w->factor->t.offset, w->f);
+                            w->factor->t.offset, &w->fault);
 }
 
 static int write_codes(struct save *s, int fd, const struct snapshot_piece *p, struct queue *q,
@@ -83,12 +83,15 @@ static int write_codes(struct save *s, int fd, const struct snapshot_piece *p, s
         .fd = fd,
         .codes = p,
         .factor = &s->snapshot.pieces[p->factor],
-        .f = f,
     };
     int rc = qtensor_export(q, p->codes, write_view, &w, f);
     if (!rc)
         rc = queue_wait(q, f);
-    return rc ? rc : w.rc;
+    if (rc || !w.rc)
+        return rc;
+    w.fault.stage = f->stage;
+    *f = w.fault;
+    return w.rc;
 }
 
 /* --- tensors in device memory: through a block of host memory --- */

@@ -10,5 +10,6 @@ struct engine_options gate_options(void);
 
 void gate_close(void); /* who writes waits from now on */
 void gate_open(void);
+void gate_wait(void); /* until somebody waits at it */
 
 #endif
