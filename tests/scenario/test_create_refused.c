@@ -51,8 +51,8 @@ START_TEST(create_refuses_names)
     refuse_name("", "layers.name has 0 bytes|1 to 984");
     refuse_name("a\nb", "layers");
     refuse_name("a\x7f", "layers");
-    refuse_name("a.fp8d.cached", "layers.name is \"a.fp8d.cached\"|scaling state");
-    refuse_name("a.fp8d.b.fp8d.cached", "a.fp8d.b.fp8d.cached|scaling state");
+    refuse_name("a.fp8d.cached", "layers.name is \"a.fp8d.cached\"|saved state");
+    refuse_name("a.fp8d.b.fp8d.cached", "a.fp8d.b.fp8d.cached|saved state");
 }
 END_TEST
 

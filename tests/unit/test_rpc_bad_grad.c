@@ -286,7 +286,8 @@ START_TEST(grad_step_fields)
         {1, 0, (double)INFINITY, INVALID_ARGUMENT, "max_norm is inf"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct ask_step s = {rows[i].step, rows[i].loss_scale, rows[i].max_norm, NULL};
+        struct ask_step s = {
+            .step = rows[i].step, .loss_scale = rows[i].loss_scale, .max_norm = rows[i].max_norm};
         refused(ask_step(&A, "m", &s), rows[i].code, "Step", rows[i].says);
     }
     struct ask_step s = {.step = 1};
