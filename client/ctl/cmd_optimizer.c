@@ -1,13 +1,11 @@
 /* fp8ctl optimizer: what a model's steps are taken with, shown or set. */
 #include "client/ctl/ctl.h"
 #include "client/ctl/json.h"
+#include "client/ctl/layer_options.h"
 #include "client/ctl/names.h"
 #include "client/ctl/reals.h"
 #include "client/ctl/table.h"
 
-#include "base/mem.h"
-
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -45,16 +43,19 @@ static int show_json(struct ctl *ctl, const struct fp8d_description *d, const st
     const struct {
         const char *name;
         double value;
-    } numbers[] = {{"rate", k->rate},   {"momentum", k->momentum}, {"dampening", k->dampening},
-                   {"beta1", k->beta1}, {"beta2", k->beta2},       {"eps", k->eps},
+    } numbers[] = {{"rate", k->rate},
+                   {"momentum", k->momentum},
+                   {"dampening", k->dampening},
+                   {"beta1", k->beta1},
+                   {"beta2", k->beta2},
+                   {"eps", k->eps},
                    {"weight_decay", k->weight_decay}};
     json_t *o = json_begin(ctl);
     json_put(ctl, o, "model", json_text(d->model.name));
     json_put_reply(ctl, o, r);
     json_put(ctl, o, "kind", d->optimizer ? json_text(optimizer_name(k->kind)) : json_null());
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        json_put(ctl, o, numbers[i].name,
-                 d->optimizer ? json_f64(numbers[i].value) : json_null());
+        json_put(ctl, o, numbers[i].name, d->optimizer ? json_f64(numbers[i].value) : json_null());
     json_put(ctl, o, "nesterov", d->optimizer ? json_boolean(k->nesterov) : json_null());
     json_put(ctl, o, "updates", d->optimizer ? json_u64(d->updates) : json_null());
     json_put(ctl, o, "next_step", d->optimizer ? json_u64(d->next_step) : json_null());
@@ -199,23 +200,13 @@ static bool take_options(const struct ctl *ctl, const struct args *a, struct fp8
     return reals_take(ctl, a, reals) && options_fit(ctl, a, o);
 }
 
-/* The layers to freeze. NULL and count 0 if none, or no memory; mem_free it. */
-static struct fp8d_layer_options *take_layers(const struct args *a, size_t *count)
-{
-    const char **names = args_list(a, "freeze", count);
-    struct fp8d_layer_options *layers = names ? mem_array(*count, sizeof *layers) : NULL;
-    for (size_t i = 0; layers && i < *count; i++)
-        layers[i] = (struct fp8d_layer_options){.layer = names[i], .frozen = true};
-    mem_free(names);
-    return layers;
-}
-
 static int set(struct ctl *ctl, const struct args *a, const struct fp8d_optimizer *o,
-               const struct fp8d_layer_options *layers, size_t count)
+               const struct layer_options *layers)
 {
     struct fp8d_error err;
     struct fp8d_result *r;
-    if (fp8d_set_optimizer(ctl->c, a->argument[0], o, layers, count, NULL, NULL, &r, &err))
+    if (fp8d_set_optimizer(ctl->c, a->argument[0], o, layers->list, layers->count, NULL, NULL, &r,
+                           &err))
         return ctl_failed(ctl, &err);
     int rc = ctl->json ? optimizer_json(ctl, a, r) : optimizer_print(a, r);
     fp8d_result_free(r);
@@ -225,8 +216,9 @@ static int set(struct ctl *ctl, const struct args *a, const struct fp8d_optimize
 /* Anything that is only of use when it is set. */
 static bool asked(const struct args *a)
 {
-    static const char *const options[] = {"kind",  "rate",  "momentum", "dampening",    "nesterov",
-                                          "beta1", "beta2", "eps",      "weight-decay", "freeze"};
+    static const char *const options[] = {"kind",         "rate",   "momentum",   "dampening",
+                                          "nesterov",     "beta1",  "beta2",      "eps",
+                                          "weight-decay", "freeze", "layer-rate", "layer-decay"};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
         if (args_has(a, options[i]))
             return true;
@@ -235,23 +227,18 @@ static bool asked(const struct args *a)
 
 int cmd_optimizer(struct ctl *ctl, const struct args *a)
 {
-    struct fault f = {0};
     struct fp8d_optimizer o;
-    size_t count;
+    struct layer_options layers;
     if (!asked(a))
         return show(ctl, a->argument[0]);
     if (!take_options(ctl, a, &o))
         return CTL_USAGE;
-    int rc = ctl_connect(ctl);
+    int rc = layer_options_take(ctl, a, &layers);
     if (rc)
         return rc;
-    struct fp8d_layer_options *layers = take_layers(a, &count);
-    if (args_has(a, "freeze") && !layers) {
-        fault_set(&f, -ENOMEM, "no memory for layers");
-        rc = ctl_fault(ctl, &f);
-    } else {
-        rc = set(ctl, a, &o, layers, count);
-    }
-    mem_free(layers);
+    rc = ctl_connect(ctl);
+    if (!rc)
+        rc = set(ctl, a, &o, &layers);
+    layer_options_fini(&layers);
     return rc;
 }

@@ -103,6 +103,8 @@ static const struct arg_option optimizer_options[] = {
     {"eps", "X", "adam, adamw: above 0 (1e-8)", 0, 0, false},
     {"weight-decay", "X", "from 0 (sgd and adam 0, adamw 0.01)", 0, 0, false},
     {"freeze", "LAYER", "steps leave this layer alone; may be repeated", 0, 0, true},
+    {"layer-rate", "LAYER=X", "learning rate of this layer, above 0; may be repeated", 0, 0, true},
+    {"layer-decay", "LAYER=X", "weight decay of this layer, from 0; may be repeated", 0, 0, true},
     OPTIONS_END,
 };
 

@@ -273,6 +273,15 @@ def shown(t):
         "optimizer of m: sgd; 1 updates so far, next step 2 rate 0.25 momentum 0.5, dampening 0 decay 0 "
         "LAYER STEPS RATE DECAY GRADIENTS a moves - - 2 b frozen - - 0").split(), out)
     t.refused("of a model that is not there", "NOT_FOUND", ["nobody"], "optimizer", "nobody")
+    t.optimizer("--kind", "sgd", "--rate", "1", "--layer-rate", "a=0.5", "--freeze", "b",
+                "--layer-decay", "b=0", "--layer-decay", "a=0.125")
+    rows = json.loads(t.daemon.must("--json", "optimizer", "m"))["layers"]
+    t.tap.is_("rates and decays of layers", [(r["frozen"], r["rate"], r["weight_decay"]) for r in rows] ==
+              [(False, 0.5, 0.125), (True, None, 0)], rows)
+    t.refused("a rate that is given twice", "INVALID_ARGUMENT", ["a is there twice"], "optimizer", "m",
+              "--kind", "sgd", "--layer-rate", "a=1", "--layer-rate", "a=2")
+    t.refused("a layer that is not there", "NOT_FOUND", ["nobody"], "optimizer", "m", "--kind", "sgd",
+              "--layer-decay", "nobody=1")
     t.optimizer("--kind", "adamw")
     got = json.loads(t.daemon.must("--json", "optimizer", "m"))
     t.tap.is_("defaults are filled in", [got[k] for k in ("rate", "beta1", "beta2", "eps", "weight_decay")]

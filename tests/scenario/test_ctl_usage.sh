@@ -187,6 +187,12 @@ bad "--nesterov needs --momentum above 0" optimizer m --kind sgd --nesterov
 bad "--nesterov and --dampening exclude each other" optimizer m --kind sgd --nesterov --momentum 0.9 \
     --dampening 0.1
 bad "--freeze needs a value: LAYER" optimizer m --kind sgd --freeze
+bad "--layer-rate is 'a', needed LAYER=X, X a number above 0" optimizer m --kind sgd --layer-rate a
+bad "--layer-rate is '=1', needed LAYER=X, X a number above 0" optimizer m --kind sgd --layer-rate =1
+bad "--layer-rate is 'a=0', needed LAYER=X, X a number above 0" optimizer m --kind sgd --layer-rate a=0
+bad "--layer-rate is 'a=1=', needed LAYER=X, X a number above 0" optimizer m --kind sgd --layer-rate a=1=
+bad "--layer-decay is 'a=-1', needed LAYER=X, X a number of at least 0" optimizer m --kind sgd --layer-decay a=-1
+bad "optimizer needs --kind sgd|adam|adamw" optimizer m --layer-decay a=1
 bad "step needs --step N" step m
 bad "--step is '0', needed a whole number from 1 to 4294967295" step m --step 0
 bad "--step is 'next', needed a whole number" step m --step next
