@@ -212,6 +212,53 @@ START_TEST(test_optimizer_reply)
 }
 END_TEST
 
+/* DescribeModel: the optimizer in force, and what layers have of their own or hold; or nothing. */
+START_TEST(test_optimizer_described)
+{
+    Fp8d__V1__DescribeModelReply m = FP8D__V1__DESCRIBE_MODEL_REPLY__INIT;
+    Fp8d__V1__ModelInfo info = FP8D__V1__MODEL_INFO__INIT;
+    Fp8d__V1__OptimizerInfo set = FP8D__V1__OPTIMIZER_INFO__INIT;
+    Fp8d__V1__OptimizerOptions o = FP8D__V1__OPTIMIZER_OPTIONS__INIT;
+    Fp8d__V1__LayerInfo layer[2] = {FP8D__V1__LAYER_INFO__INIT, FP8D__V1__LAYER_INFO__INIT};
+    Fp8d__V1__LayerInfo *layers[2] = {&layer[0], &layer[1]};
+    Fp8d__V1__LayerOptions own = FP8D__V1__LAYER_OPTIONS__INIT;
+    m.model = &info;
+    m.layers = layers;
+    m.n_layers = 2;
+    struct fp8d_result *r = good(REQUEST_DESCRIBE_MODEL, &m);
+    const struct fp8d_description *d = fp8d_result_description(r);
+    ck_assert(!d->optimizer && !d->next_step && !d->updates);
+    ck_assert(!d->layers[0].optimizer && !d->layers[0].gradients);
+    fp8d_result_free(r);
+    o.kind = FP8D__V1__OPTIMIZER_KIND__OPTIMIZER_KIND_ADAMW;
+    o.rate = 1, o.momentum = 2, o.dampening = 3, o.beta1 = 4, o.beta2 = 5, o.eps = 6;
+    o.weight_decay = 7;
+    o.nesterov = o.weight_decay_set = true;
+    set.step = UINT64_MAX;
+    set.updates = 8;
+    own.layer = (char *)(uintptr_t) "b/x";
+    own.rate = 9, own.weight_decay = 10;
+    own.frozen = true;
+    layer[1].optimizer = &own;
+    layer[1].gradients = 11;
+    info.optimizer = &set;
+    refused(REQUEST_DESCRIBE_MODEL, &m, "field model.optimizer.options is missing");
+    set.options = &o;
+    r = good(REQUEST_DESCRIBE_MODEL, &m);
+    d = fp8d_result_description(r);
+    const struct fp8d_optimizer *k = d->optimizer;
+    const struct fp8d_layer_options *l = d->layers[1].optimizer;
+    const double got[] = {k->rate,  k->momentum,     k->dampening, k->beta1,       k->beta2,
+                          k->eps,   k->weight_decay, 8,            l->rate,        l->weight_decay};
+    for (int i = 0; i < 10; i++)
+        ck_assert(got[i] == 1 + i);
+    ck_assert(k->kind == FP8D_OPTIMIZER_ADAMW && k->nesterov && k->weight_decay_set);
+    ck_assert(d->next_step == UINT64_MAX && d->updates == 8 && d->layers[1].gradients == 11);
+    ck_assert(l->frozen && !l->weight_decay_set && !strcmp(l->layer, "b/x"));
+    fp8d_result_free(r);
+}
+END_TEST
+
 /* A step that was applied: each number its own. */
 START_TEST(test_step_reply)
 {
@@ -294,6 +341,7 @@ int main(void)
     tcase_add_test(t, test_optimizer_memory);
     tcase_add_test(t, test_step_request);
     tcase_add_test(t, test_optimizer_reply);
+    tcase_add_test(t, test_optimizer_described);
     tcase_add_test(t, test_step_reply);
     tcase_add_test(t, test_step_reply_problems);
     tcase_add_test(t, test_step_distrust);
