@@ -32,7 +32,7 @@ struct server {
     const struct server_hooks *hooks;
     uv_poll_t accept;
     uv_timer_t tick;
-    uv_signal_t term, intr;
+    uv_signal_t term, intr, hang;
     uv_async_t stop; /* of server_stop and of drain's done */
     _Atomic unsigned stops_asked, drains_done;
     enum stage stage;
@@ -136,6 +136,7 @@ static void close_own(struct server *s)
     close_handle(&s->tick);
     close_handle(&s->term);
     close_handle(&s->intr);
+    close_handle(&s->hang);
     close_handle(&s->stop);
 }
 
@@ -193,6 +194,12 @@ void server_stop(struct server *s)
     uv_async_send(&s->stop);
 }
 
+static bool is_ignored(int number)
+{
+    struct sigaction now;
+    return !sigaction(number, NULL, &now) && now.sa_handler == SIG_IGN;
+}
+
 static void on_signal(uv_signal_t *signal, int number)
 {
     (void)number;
@@ -232,9 +239,12 @@ static void init_handles(struct server *s)
     uv_async_init(loop, &s->stop, on_stop);
     uv_signal_init(loop, &s->term);
     uv_signal_init(loop, &s->intr);
-    s->tick.data = s->stop.data = s->term.data = s->intr.data = s;
+    uv_signal_init(loop, &s->hang);
+    s->tick.data = s->stop.data = s->term.data = s->intr.data = s->hang.data = s;
     uv_signal_start(&s->term, on_signal, SIGTERM);
     uv_signal_start(&s->intr, on_signal, SIGINT);
+    if (!is_ignored(SIGHUP)) /* the end of a terminal; nohup(1) ignores it */
+        uv_signal_start(&s->hang, on_signal, SIGHUP);
     s->hub.emptied = on_emptied;
 }
 

@@ -169,6 +169,24 @@ START_TEST(daemon_watchdog)
 }
 END_TEST
 
+/* The end of its terminal is an end as any other, unless it was told not to care. */
+START_TEST(daemon_hangup)
+{
+    if (_i)
+        signal(SIGHUP, SIG_IGN);
+    pid_t pid = start(socket_args, -1);
+    heard("READY=1");
+    kill(pid, SIGHUP);
+    if (_i) {
+        heard("WATCHDOG=1");
+        heard("WATCHDOG=1");
+        kill(pid, SIGTERM);
+    }
+    ck_assert_int_eq(exit_code(pid), 0);
+    signal(SIGHUP, SIG_DFL);
+}
+END_TEST
+
 /* A socket that was passed is served and its file stays. */
 START_TEST(daemon_passed_socket)
 {
@@ -234,6 +252,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, daemon_ready_and_stop);
     tcase_add_test(t, daemon_watchdog);
+    tcase_add_loop_test(t, daemon_hangup, 0, 2);
     tcase_add_test(t, daemon_passed_socket);
     tcase_add_test(t, daemon_second_and_after_kill);
     tcase_add_test(t, daemon_exit_codes);
