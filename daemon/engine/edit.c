@@ -98,6 +98,8 @@ int edit_start(struct model *m, struct layer *l, const struct operand *weight,
                const struct operand *bias, edit_done_cb done, void *arg, struct fault *f)
 {
     int rc = check(l, weight, bias, f);
+    if (!rc)
+        rc = model_check_counts(m, f);
     if (rc)
         return rc;
     struct edit *e = mem_zalloc(sizeof *e);

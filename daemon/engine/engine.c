@@ -116,6 +116,10 @@ int engine_install(struct engine *e, struct model *m, struct fault *f)
         return rc;
     bool found;
     size_t i = place_of(e, m->name, &found);
+    if (found)
+        rc = model_check_counts(e->models[i], f);
+    if (rc)
+        return rc;
     m->incarnation = e->next_incarnation++;
     if (found) {
         struct model *old = e->models[i];

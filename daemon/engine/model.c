@@ -106,6 +106,17 @@ int model_check_here(const struct model *m, struct fault *f)
                      "model %s was replaced or unloaded meanwhile; nothing was changed", m->name);
 }
 
+int model_check_counts(const struct model *m, struct fault *f)
+{
+    if (m->weight_version < MODEL_CHANGES_MAX && m->optimizer.steps < MODEL_CHANGES_MAX)
+        return 0;
+    return fault_set(f, FP8D_EFAILED_PRECONDITION,
+                     "model %s has weight_version %llu and %llu steps, needed less than 2^62 of "
+                     "both to change it",
+                     m->name, (unsigned long long)m->weight_version,
+                     (unsigned long long)m->optimizer.steps);
+}
+
 int model_find_layer(struct model *m, const char *name, struct layer **out, struct fault *f)
 {
     struct layer key = {.name = (char *)(uintptr_t)name};

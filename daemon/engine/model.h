@@ -62,6 +62,12 @@ void model_finish(struct model *m);
 /* The weight version of the model, of all its layers and of the copies they have. */
 void model_renumber(struct model *m, uint64_t version);
 
+/* A save holds weight_version and steps up to 2^63 - 1. Only a file that was made to brings a model
+ * near: FP8D_EFAILED_PRECONDITION for another change from 2^62 on, which leaves room for those that
+ * are under way. */
+#define MODEL_CHANGES_MAX ((uint64_t)1 << 62)
+int model_check_counts(const struct model *m, struct fault *f);
+
 /* FP8D_EFAILED_PRECONDITION if the model was replaced or unloaded while something was under way. */
 int model_check_here(const struct model *m, struct fault *f);
 

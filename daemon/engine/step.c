@@ -52,6 +52,8 @@ static int check(const struct step_args *a, struct fault *f)
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "max_norm is %g, needed a finite number from 0", a->max_norm);
     int rc = check_number(a, f);
+    if (!rc && a->step != a->model->optimizer.steps)
+        rc = model_check_counts(a->model, f);
     return rc ? rc : scope_check_train(a->model, a->lease, f);
 }
 

@@ -220,6 +220,42 @@ START_TEST(training_saved_beside_a_step)
 }
 END_TEST
 
+/* A file whose counts are the last that a save can hold: what would count on is refused, and the
+ * save stays the same, and readable. A retry of the step is no new one. */
+START_TEST(training_counts_end)
+{
+    static float zeros[OUT * IN];
+    struct ask_tensor w = ask_f32(zeros, OUT, IN);
+    struct ask_step next = {.step = 2};
+    struct steps f;
+    struct stash s = {0};
+    struct blob file = half_trained(&f);
+    stash_from(&s, &file);
+    ((uint64_t *)(void *)stash_find(&s, "fp8d.model")->data)[1] = INT64_MAX;
+    struct blob last = stash_blob(&s);
+    ck_assert_msg(!stash_load(&f.a, "n", &last, NULL, NULL), "%s", f.a.text);
+    struct blob before = stash_save(&f.a, "n");
+    ck_assert_uint_eq(ask_step(&f.a, "n", &next), ASK_FAILED_PRECONDITION);
+    ck_assert_msg(strstr(f.a.text, "weight_version 9223372036854775807 and 1 steps, needed less "
+                                   "than 2^62") != NULL,
+                  "%s", f.a.text);
+    ck_assert_uint_eq(ask_edit(&f.a, "n", "a", &w, NULL, NULL, NULL), ASK_FAILED_PRECONDITION);
+    ck_assert_uint_eq(stash_load(&f.a, "n", &file, NULL, NULL), ASK_FAILED_PRECONDITION);
+    next.step = 1;
+    ck_assert_msg(!ask_step(&f.a, "n", &next), "%s", f.a.text);
+    ask_step_free(&next);
+    struct blob after = stash_save(&f.a, "n");
+    blob_equal(&before, &after);
+    ck_assert_msg(!stash_load(&f.a, "o", &after, NULL, NULL), "%s", f.a.text);
+    stash_free(&s);
+    blob_free(&file);
+    blob_free(&last);
+    blob_free(&before);
+    blob_free(&after);
+    steps_close(&f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("training_file");
@@ -230,6 +266,7 @@ int main(void)
     tcase_add_test(c, training_can_be_left_out);
     tcase_add_test(c, training_saved_beside_a_backward);
     tcase_add_test(c, training_saved_beside_a_step);
+    tcase_add_test(c, training_counts_end);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
