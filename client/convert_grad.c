@@ -18,6 +18,7 @@ int convert_backward(struct fp8d_result *r, const Fp8d__V1__BackwardReply *m, st
     if (!s)
         return convert_nomem(f);
     convert_cast(m->grad_output, &s->has_grad_output, &s->grad_output);
+    s->dropped = m->dropped;
     s->accumulated = m->accumulated;
     s->scales_applied = m->scales_applied;
     s->compute_ns = m->compute_ns;

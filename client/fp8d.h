@@ -893,6 +893,8 @@ struct fp8d_backward_result {
     struct fp8d_tensor grad_input; /* if has_grad_input: [..., in_features]; not with
                                       no_grad_input */
     struct fp8d_cast grad_output;  /* if has_grad_output: what its cast did; not for zero tokens */
+    bool dropped;                  /* the model was replaced or unloaded since the forward: gradients
+                                      and what the cast saw went nowhere */
     bool accumulated;              /* added to what the layer held; else it was overwritten */
     bool scales_applied;           /* this request's own scope ended with it */
     uint64_t compute_ns;           /* as in fp8d_forward_result */

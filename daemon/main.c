@@ -6,6 +6,7 @@
 #include "proto/frame.h"
 #include "proto/requests.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -24,13 +25,19 @@ static int complain(const struct fault *f, int exit_code)
     return exit_code;
 }
 
+/* What was printed has arrived. */
+static int printed(void)
+{
+    return fflush(stdout) || ferror(stdout) ? 1 : 0;
+}
+
 static int print_version(void)
 {
     printf("fp8d %s\nbackends: %s\nprotocol: framing %d, schema %d.%d (oldest client %d.%d)\n"
            "compiler: %s\n",
            PACKAGE_VERSION, DEVICE_BACKENDS, FRAME_VERSION, SCHEMA_MAJOR, SCHEMA_MINOR,
            SCHEMA_MAJOR, SCHEMA_MIN_MINOR, COMPILER);
-    return 0;
+    return printed();
 }
 
 /* Bad configuration is no reason to be started again; a host that says no may be. */
@@ -58,25 +65,38 @@ static int serve(const struct config *c)
     return 0;
 }
 
+/* What is opened later must not become standard output or error. */
+static void fill_standard_files(void)
+{
+    int fd;
+    do
+        fd = io_posix.open(io_posix.self, "/dev/null", O_RDWR, 0);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        (void)io_posix.close(io_posix.self, fd);
+}
+
 int main(int argc, char **argv)
 {
     struct cmdline cl;
     struct config c;
     struct fault f = {0};
     int rc = 0;
+    fill_standard_files();
     if (cmdline_parse(&cl, argc, argv, &f))
         return complain(&f, CMDLINE_EXIT);
     if (cl.action == CMDLINE_VERSION)
         return print_version();
     if (cl.action == CMDLINE_HELP) {
         cmdline_help(stdout);
-        return 0;
+        return printed();
     }
     if (cmdline_config(&cl, &io_posix, environ, &c, &f))
         return complain(&f, CONFIG_EXIT);
-    if (cl.action == CMDLINE_PRINT_CONFIG)
+    if (cl.action == CMDLINE_PRINT_CONFIG) {
         config_print(&c, stdout);
-    else if (cl.action == CMDLINE_RUN)
+        rc = printed();
+    } else if (cl.action == CMDLINE_RUN)
         rc = serve(&c);
     config_fini(&c);
     return rc;

@@ -41,6 +41,7 @@ static int backward_json(struct ctl *ctl, const struct outcome *o)
     json_put(ctl, j, "grad_input",
              o->q->no_grad_input ? json_null() : output_json(ctl, &o->output));
     json_put(ctl, j, "casts", casts);
+    json_put(ctl, j, "dropped", json_boolean(o->g->dropped));
     json_put(ctl, j, "accumulated", json_boolean(o->g->accumulated));
     json_put(ctl, j, "scales_applied", json_boolean(o->g->scales_applied));
     json_put(ctl, j, "queue_us", json_u64(reply->queue_us));
@@ -54,8 +55,11 @@ static int backward_print(const struct ctl *ctl, const struct outcome *o)
         output_print(&o->output, "grad_input", "dx");
         putchar('\n');
     }
-    printf("gradients  %s%s\n", o->g->accumulated ? "added to" : "overwritten",
-           o->g->scales_applied ? "; scales updated" : "");
+    printf("gradients  %s%s\n",
+           o->g->dropped       ? "dropped: the model was replaced or unloaded"
+           : o->g->accumulated ? "added to"
+                               : "overwritten",
+           o->g->scales_applied ? "; own scope ended" : "");
     return o->g->has_grad_output ? cast_print_grad(ctl, &o->g->grad_output) : CTL_OK;
 }
 

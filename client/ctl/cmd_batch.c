@@ -25,11 +25,23 @@ static int line_failed(const struct ctl *ctl, const struct batch *b, int rc, con
     return rc;
 }
 
+/* Behind the line's own end are the newlines that were there before it was read; with a NUL inside
+ * there is more of the line. */
+static bool has_nul(const char text[LINE_BYTES], size_t len)
+{
+    for (size_t i = len + 1; i < LINE_BYTES; i++)
+        if (text[i] != '\n')
+            return true;
+    return false;
+}
+
 static int run_line(struct ctl *ctl, struct batch *b)
 {
     size_t len = strlen(b->text);
     if (len == sizeof b->text - 1 && b->text[len - 1] != '\n')
         return line_failed(ctl, b, CTL_USAGE, "the line is longer than 65534 bytes");
+    if (has_nul(b->text, len))
+        return line_failed(ctl, b, CTL_USAGE, "the line has a NUL");
     const char *why = words_split(&b->words, b->text);
     if (why)
         return line_failed(ctl, b, CTL_USAGE, why);
@@ -43,7 +55,9 @@ static int run_line(struct ctl *ctl, struct batch *b)
 static int run_lines(struct ctl *ctl, struct batch *b, FILE *in)
 {
     int rc = CTL_OK;
-    while (!rc && fgets(b->text, sizeof b->text, in)) {
+    /* Newlines first: what a read leaves behind its end tells a NUL inside the line from the last. */
+    for (memset(b->text, '\n', sizeof b->text); !rc && fgets(b->text, sizeof b->text, in);
+         memset(b->text, '\n', sizeof b->text)) {
         b->line++;
         rc = run_line(ctl, b);
     }

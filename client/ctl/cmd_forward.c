@@ -43,7 +43,7 @@ static int forward_print(const struct ctl *ctl, const struct outcome *o)
     const struct fp8d_forward_result *y = o->y;
     output_print(&o->output, "output  ", "y");
     printf("\nweight   %s%s\n", weight_copy_name(y->weight_copy),
-           y->scales_applied ? "; scales updated" : "");
+           y->scales_applied ? "; own scope ended" : "");
     if (o->q->context_id)
         printf("context  %" PRIu64 "\n", o->q->context_id);
     return cast_print(ctl, y->has_input ? &y->input : NULL, y->has_weight ? &y->weight : NULL);

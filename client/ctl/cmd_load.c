@@ -37,12 +37,14 @@ static void load_print(const char *model, const struct fp8d_load_report *s)
            s->parameters);
     printf("recipe    %s\n", recipe_text(&s->recipe, text));
     printf("read      %s in %.3f s\n", bytes_text(s->bytes_read, bytes), (double)s->read_us / 1e6);
-    ctl_print_list("loaded", s->loaded, s->loaded_count, s->layers);
-    ctl_print_list("converted", s->converted, s->converted_count, 0);
-    ctl_print_list("ignored", s->ignored, s->ignored_count, s->ignored_total);
+    ctl_print_names("loaded", s->loaded, s->loaded_count);
+    ctl_print_more("loaded", s->loaded_count, s->layers);
+    ctl_print_list("converted", s->converted, s->converted_count);
+    ctl_print_list("ignored", s->ignored, s->ignored_count);
+    ctl_print_more("ignored", s->ignored_count, s->ignored_total);
     if (s->nan_codes)
         printf("NaN       %" PRIu64 " codes in FP8 weights\n", s->nan_codes);
-    ctl_print_list("note", s->notes, s->notes_count, 0);
+    ctl_print_list("note", s->notes, s->notes_count);
 }
 
 static int load(struct ctl *ctl, const struct args *a, const struct fp8d_load_options *o)

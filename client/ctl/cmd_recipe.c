@@ -21,7 +21,7 @@ static int recipe_result(struct ctl *ctl, const char *model, const struct fp8d_r
     printf("%-9s %s\n", "model", ctl_text(text, model));
     printf("%-9s %s\n", "recipe", recipe_text(recipe, text));
     if (set)
-        ctl_print_list("note", set->notes, set->notes_count, 0);
+        ctl_print_list("note", set->notes, set->notes_count);
     return CTL_OK;
 }
 

@@ -20,7 +20,7 @@ static const struct arg_option no_options[] = {OPTIONS_END};
 #define RECIPE_OPTIONS(own)                                                                        \
     {"recipe", "delayed|current", "scaling recipe; default: " own, 0, 0, false},                   \
         {"fp8-format", "hybrid|e4m3", "e4m3 forward and e5m2 backward, or e4m3", 0, 0, false},     \
-        {"amax-history-len", "N", "past maxima kept per site, 1 to 65536", 1, 65536, false},       \
+        {"amax-history-len", "N", "rows of history per site, with the one that collects, 1 to 65536", 1, 65536, false},       \
         {"amax-algo", "max|most_recent", "which of them the scale comes from", 0, 0, false},       \
         {"margin", "N", "divide scales by 2^N, 0 to 31", 0, 31, false},                            \
     {                                                                                              \

@@ -71,9 +71,14 @@ int ctl_no_connection(const struct ctl *ctl, const struct fp8d_error *err);
 int ctl_usage(const struct ctl *ctl, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Escaped into buf, which is returned. NULL is shown as "". */
 const char *ctl_text(char buf[CTL_TEXT], const char *s);
+/* A sentence, in which foreign text is escaped already: the same, but backslashes stay. */
+const char *ctl_sentence(char buf[CTL_TEXT], const char *s);
 
-/* One line each on stdout, escaped, behind the title; then how many of `total` are not listed. */
-void ctl_print_list(const char *title, const char *const *list, size_t count, uint64_t total);
+/* One line each on stdout, behind the title: sentences of the server, or names. */
+void ctl_print_list(const char *title, const char *const *list, size_t count);
+void ctl_print_names(const char *title, const char *const *list, size_t count);
+/* How many of `total` were not in such a list, if any. */
+void ctl_print_more(const char *title, size_t count, uint64_t total);
 
 /* "MODEL/LAYER" split at the first slash. `model` has room for 129 bytes. False after a usage
  * error. */

@@ -15,12 +15,28 @@ const char *ctl_text(char buf[CTL_TEXT], const char *s)
     return text_escape(buf, CTL_TEXT, s, strlen(s));
 }
 
+const char *ctl_sentence(char buf[CTL_TEXT], const char *s)
+{
+    size_t at = 0;
+    buf[0] = 0;
+    while (*s && at + 16 < CTL_TEXT) {
+        size_t n = strcspn(s, "\\");
+        text_escape(buf + at, (unsigned)(CTL_TEXT - at), s, n);
+        at += strlen(buf + at);
+        s += n;
+        for (; *s == '\\' && at + 1 < CTL_TEXT; s++)
+            buf[at++] = *s;
+        buf[at] = 0;
+    }
+    return buf;
+}
+
 static void say_error(const struct ctl *ctl, const struct fp8d_error *err)
 {
     char text[CTL_TEXT];
     const char *stage = fp8d_stage_name(err->stage);
     fprintf(stderr, "fp8ctl: %s%s%s (%s%s%s", ctl->command ? ctl->command->name : "",
-            ctl->command ? ": " : "", ctl_text(text, err->text), fp8d_code_name(err->code),
+            ctl->command ? ": " : "", ctl_sentence(text, err->text), fp8d_code_name(err->code),
             *stage ? ", stage " : "", stage);
     if (err->retry_after_ms)
         fprintf(stderr, ", try again in %u ms", err->retry_after_ms);
@@ -60,11 +76,22 @@ int ctl_usage(const struct ctl *ctl, const char *fmt, ...)
     return CTL_USAGE;
 }
 
-void ctl_print_list(const char *title, const char *const *list, size_t count, uint64_t total)
+void ctl_print_list(const char *title, const char *const *list, size_t count)
+{
+    char text[CTL_TEXT];
+    for (size_t i = 0; i < count; i++)
+        printf("%-9s %s\n", title, ctl_sentence(text, list[i]));
+}
+
+void ctl_print_names(const char *title, const char *const *list, size_t count)
 {
     char text[CTL_TEXT];
     for (size_t i = 0; i < count; i++)
         printf("%-9s %s\n", title, ctl_text(text, list[i]));
+}
+
+void ctl_print_more(const char *title, size_t count, uint64_t total)
+{
     if (total > count)
         printf("%-9s ... and %" PRIu64 " more\n", title, total - count);
 }

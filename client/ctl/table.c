@@ -10,6 +10,8 @@ void table_begin(struct table *t, const char *const *columns)
 {
     *t = (struct table){.table = scols_new_table()};
     t->failed = !t->table;
+    if (t->table) /* cells come escaped */
+        (void)scols_table_enable_noencoding(t->table, 1);
     for (; !t->failed && *columns; columns++) {
         bool right = **columns == '>';
         t->failed =

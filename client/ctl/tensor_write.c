@@ -1,14 +1,13 @@
 #include "base/io.h"
 #include "base/mem.h"
+#include "base/replace.h"
 #include "base/text.h"
 #include "ckpt/safetensors.h"
 #include "client/ctl/tensor_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static int write_all(int fd, const struct safetensors_plan *plan, uint64_t offset,
                      const struct fp8d_tensor *t, struct fault *f)
@@ -17,39 +16,40 @@ static int write_all(int fd, const struct safetensors_plan *plan, uint64_t offse
     return rc ? rc : io_write_full(&io_posix, fd, t->data, t->size, offset, f);
 }
 
-/* The temporary has all bytes or is gone. */
-static int write_temporary(const char *path, const struct safetensors_plan *plan, uint64_t offset,
-                           const struct fp8d_tensor *t, struct fault *f)
+/* The folder of a path, open; the rest of it to *name. */
+static int open_folder(const char *path, const char **name, struct fault *f)
 {
-    int fd = io_posix.open(io_posix.self, path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    const char *slash = strrchr(path, '/');
+    char *folder = mem_strndup(slash ? path : ".", slash > path ? (size_t)(slash - path) : 1);
+    if (!folder)
+        return fault_set(f, -ENOMEM, "no memory for a path");
+    *name = slash ? slash + 1 : path;
+    int fd = io_posix.open(io_posix.self, folder, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
-        return fault_set(f, fd, "cannot make the temporary beside it: %s", status_text(fd));
-    int rc = write_all(fd, plan, offset, t, f);
-    int closed = io_posix.close(io_posix.self, fd);
-    if (!rc && closed)
-        rc = fault_set(f, closed, "closing failed: %s", status_text(closed));
-    if (rc)
-        (void)io_posix.unlink(io_posix.self, AT_FDCWD, path);
-    return rc;
+        fault_set(f, fd, "its folder cannot be opened: %s", status_text(fd));
+    mem_free(folder);
+    return fd;
 }
 
+/* As saves are written: whole or not at all, over a regular file alone, which keeps its
+ * permissions. */
 static int replace(const char *path, const struct safetensors_plan *plan, uint64_t offset,
                    const struct fp8d_tensor *t, struct fault *f)
 {
-    size_t room = strlen(path) + 40;
-    char *temporary = mem_alloc(room);
-    if (!temporary)
-        return fault_set(f, -ENOMEM, "no memory for a path");
-    (void)snprintf(temporary, room, "%s.fp8ctl-%ld.tmp", path, (long)getpid());
-    int rc = write_temporary(temporary, plan, offset, t, f);
+    const char *name = path;
+    struct replace r;
+    int folder = open_folder(path, &name, f);
+    if (folder < 0)
+        return folder;
+    int rc = replace_open(&r, &io_posix, folder, name, f);
     if (!rc) {
-        rc = io_posix.rename(io_posix.self, AT_FDCWD, temporary, path);
-        if (rc) {
-            fault_set(f, rc, "renaming the temporary failed: %s", status_text(rc));
-            (void)io_posix.unlink(io_posix.self, AT_FDCWD, temporary);
-        }
+        rc = write_all(r.fd, plan, offset, t, f);
+        if (rc)
+            replace_abort(&r);
+        else
+            rc = replace_commit(&r, f);
     }
-    mem_free(temporary);
+    (void)io_posix.close(io_posix.self, folder);
     return rc;
 }
 

@@ -301,6 +301,7 @@ static void answer(struct backward *w, bool accumulated)
         .cast = w->dyq != NULL,
         .grad_output = s->report,
         .fmt = recipe_dtype(&w->model->recipe, SITE_GRAD_OUTPUT),
+        .dropped = w->model->gone,
         .accumulated = accumulated,
         .applied = w->apply,
         .incarnation = w->model->incarnation,

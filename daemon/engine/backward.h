@@ -33,6 +33,7 @@ struct backward_result {
     bool cast; /* whether the report means anything: not for zero tokens */
     struct cast_report grad_output;
     enum dtype fmt;
+    bool dropped; /* the model is gone: nobody sees gradients and scales */
     bool accumulated, applied;
     uint64_t incarnation, weight_version; /* of the model now */
     uint64_t compute_ns;

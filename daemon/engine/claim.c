@@ -169,9 +169,10 @@ static int sort_tensor(struct claim *c, const struct safetensors *s, const struc
         return fault_set(f, -ENOMEM, "out of memory for the names of layers");
     if (!x)
         return 0;
-    if (!selected(o, x, &left_out))
+    if (!selected(o, x, &left_out)) {
+        c->left_out++;
         claim_line(c, &c->ignored, "%s (%s)", shown(name, t->name), left_out);
-    else if (t->rank < 2)
+    } else if (t->rank < 2)
         claim_line(c, &c->ignored, "%s (%u-D)", shown(name, t->name), t->rank);
     else if (!unfit(t, why))
         return source_find(s, x, t, c->save, &c->layers[c->layer_count++], f);
@@ -282,6 +283,11 @@ static int refuse(const struct claim *c, const struct problems *p, struct fault 
                          "%u tensor%s cannot be loaded as layers: %s; leave them out with %s, or "
                          "--no-strict",
                          p->count, p->count == 1 ? "" : "s", p->list, p->globs);
+    if (!c->layer_count && c->left_out)
+        return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                         "no layer was found: only and skip left out all %zu tensors whose names end in "
+                         ".weight, needed one of them",
+                         c->left_out);
     if (!c->layer_count)
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "no layer was found: needed a 2-D tensor whose name ends in .weight, with "

@@ -38,6 +38,7 @@ struct claim {
     struct arena arena;
     struct source *layers; /* in the order of the names of their weights */
     size_t layer_count;
+    size_t left_out; /* names that end in .weight and that the globs left out */
     bool save;                              /* the file is a save */
     const struct safetensors_tensor *model; /* of a save: fp8d.model */
     struct claim_lines ignored;             /* "name (reason)" */

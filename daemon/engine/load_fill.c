@@ -206,9 +206,11 @@ static void note_weights(struct load *ld)
     struct claim *c = &ld->claim;
     size_t eval_only = 0;
     size_t dropped = 0;
+    size_t unsaved = 0;
     for (size_t i = 0; i < c->layer_count; i++) {
         const struct weight *w = &ld->built->layers[i].weight;
         eval_only += weight_eval_only(w, &ld->built->recipe);
+        unsaved += strlen(c->layers[i].name) > STATE_SAVED_MAX;
         dropped += source_has_copy(&c->layers[i]) && !w->train.q && !w->primary.q;
     }
     if (eval_only)
@@ -216,6 +218,10 @@ static void note_weights(struct load *ld)
                    "%zu layers have F8_E5M2 weights and are for eval only: mode train "
                    "needs fp8_format e4m3",
                    eval_only);
+    if (unsaved)
+        claim_line(c, &c->notes,
+                   "%zu layers have names of more than %d bytes: this model cannot be saved", unsaved,
+                   STATE_SAVED_MAX);
     if (dropped)
         claim_line(c, &c->notes,
                    "cached FP8 copies of %zu weights were dropped: the recipe in force "

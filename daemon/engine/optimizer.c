@@ -36,16 +36,46 @@ struct optimizer_options optimizer_of(const struct optimizer *o, const struct op
     return r;
 }
 
+/* What is computed with is the float32 of these: eps, which keeps a division from 0, and a rate
+ * that is not 0 must not become 0, nor a beta 1. */
+static int check_float32(const struct optimizer_options *o, struct fault *f)
+{
+    const struct {
+        const char *name;
+        double value;
+        bool below_1;
+    } rows[] = {{"rate", o->rate, false},
+                {"eps", o->eps, false},
+                {"beta1", o->beta1, true},
+                {"beta2", o->beta2, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        double v = rows[i].value;
+        float used = (float)v;
+        if (rows[i].below_1 ? used >= 1.0f : v > 0 && used <= 0)
+            return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                             "options.%s is %.17g, which is %g in float32, needed %s there",
+                             rows[i].name, v, (double)used,
+                             rows[i].below_1 ? "below 1" : "above 0");
+    }
+    return 0;
+}
+
+int optimizer_accept(const struct optimizer_options *o, struct fault *f)
+{
+    int rc = optimizer_check(o, f);
+    return rc ? rc : check_float32(o, f);
+}
+
 int optimizer_set(struct model *m, const struct optimizer_options *options,
                   const struct optimizer_own *own, struct fault *f)
 {
     struct optimizer next = {.set = true, .options = *options, .steps = m->optimizer.steps};
     bool stays = m->optimizer.set && m->optimizer.options.kind == options->kind &&
                  optimizer_moments(&m->optimizer.options) == optimizer_moments(options);
-    int rc = optimizer_check(options, f);
+    int rc = optimizer_accept(options, f);
     for (size_t i = 0; !rc && i < m->layer_count; i++) {
         struct optimizer_options o = optimizer_of(&next, &own[i]);
-        rc = optimizer_check(&o, f);
+        rc = optimizer_accept(&o, f);
         if (rc)
             (void)fault_wrap(f, "layer %s", m->layers[i].name);
     }

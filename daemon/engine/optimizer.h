@@ -40,8 +40,11 @@ uint64_t optimizer_state_bytes(const struct optimizer_state *s);
 /* The options of a layer: the model's with its own in their place. */
 struct optimizer_options optimizer_of(const struct optimizer *o, const struct optimizer_own *own);
 
+/* optimizer_check, and that what float32 makes of the numbers is in their ranges, too. */
+int optimizer_accept(const struct optimizer_options *o, struct fault *f);
+
 /* New options for all layers: own[i] is layer i's. State goes where the kind changes. FP8D_EINVALID_-
- * ARGUMENT for options that optimizer_check refuses, of the model or of a layer. */
+ * ARGUMENT for options that optimizer_accept refuses, of the model or of a layer. */
 int optimizer_set(struct model *m, const struct optimizer_options *options,
                   const struct optimizer_own *own, struct fault *f);
 

@@ -41,6 +41,7 @@
 #define STATE_MODEL 4
 #define STATE_MODEL_KEY "fp8d.model"
 #define STATE_NAME_MAX 1100
+#define STATE_SAVED_MAX 994 /* bytes of a layer's name that a save has room for */
 #define STATE_LAYER_MAX 984 /* bytes of a layer's name: all names above have at most 1024 */
 
 /* The sites that have state, in the order they are written. */

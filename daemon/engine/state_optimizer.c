@@ -169,7 +169,7 @@ int state_take_optimizer(const char *json, struct optimizer *out, struct fault *
     else
         rc = take_members(object, &o, f);
     arena_fini(&a);
-    if (!rc && optimizer_check(&o.options, f)) {
+    if (!rc && optimizer_accept(&o.options, f)) {
         f->code = rc = FP8D_EDATA_LOSS;
         (void)fault_wrap(f, "metadata " STATE_OPTIMIZER_META);
     }
@@ -205,7 +205,7 @@ int state_take_own(const double in[STATE_OWN], const struct optimizer *model,
     };
     struct optimizer_options o = optimizer_of(model, &own);
     *why = in[0] != 0.0 && in[0] != 1.0 ? "the flag frozen is neither 0 nor 1"
-           : optimizer_check(&o, &none)
+           : optimizer_accept(&o, &none)
                ? "rate or weight_decay is neither -1 nor a finite float32 of at least 0"
                : NULL;
     if (*why)

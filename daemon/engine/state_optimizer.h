@@ -55,7 +55,7 @@ int state_take_optimizer(const char *json, struct optimizer *out, struct fault *
 
 bool state_has_own(const struct optimizer_own *own); /* anything that is not the model's */
 void state_put_own(const struct optimizer_own *own, double out[STATE_OWN]);
-/* Merged with the model's, they pass optimizer_check; else FP8D_EDATA_LOSS, *why says which. */
+/* Merged with the model's, they pass optimizer_accept; else FP8D_EDATA_LOSS, *why says which. */
 int state_take_own(const double in[STATE_OWN], const struct optimizer *model,
                    struct optimizer_own *out, const char **why);
 

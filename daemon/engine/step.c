@@ -47,10 +47,12 @@ static int check(const struct step_args *a, struct fault *f)
 {
     if (!(a->loss_scale > 0.0 && a->loss_scale <= (double)FP8_FLT_MAX))
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "loss_scale is %g, needed a finite number above 0", a->loss_scale);
+                         "loss_scale is %g, needed a number above 0 and at most %g", a->loss_scale,
+                         (double)FP8_FLT_MAX);
     if (!(a->max_norm >= 0.0 && a->max_norm <= (double)FP8_FLT_MAX))
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "max_norm is %g, needed a finite number from 0", a->max_norm);
+                         "max_norm is %g, needed a number from 0 to %g", a->max_norm,
+                         (double)FP8_FLT_MAX);
     int rc = check_number(a, f);
     if (!rc && a->step != a->model->optimizer.steps)
         rc = model_check_counts(a->model, f);
@@ -207,6 +209,20 @@ static void judge(struct step *s)
     r->clip = clip < 1.0 ? clip : 1.0;
 }
 
+/* Gradients are multiplied in float32: a scale that makes them infinite would be the end of the weights. No
+ * element is above the norm. */
+static int check_scale(const struct step *s, struct fault *f)
+{
+    double norm = s->r.grad_norm * s->r.clip;
+    double scale = s->r.clip / s->a.loss_scale;
+    if (norm <= (double)FP8_FLT_MAX && scale <= (double)FP8_FLT_MAX)
+        return 0;
+    return fault_set(f, FP8D_EINVALID_ARGUMENT,
+                     "loss_scale is %g, which makes the gradients' norm %g, needed a norm and a factor "
+                     "of at most %g",
+                     s->a.loss_scale, norm, (double)FP8_FLT_MAX);
+}
+
 static void measured(struct op *op)
 {
     struct step *s = (struct step *)op;
@@ -219,6 +235,10 @@ static void measured(struct op *op)
     judge(s);
     if (s->r.problem_count) {
         take(s, STEP_SKIPPED);
+        end(s);
+        return;
+    }
+    if (check_scale(s, &s->op.fault)) {
         end(s);
         return;
     }

@@ -34,6 +34,7 @@ static void on_backward(void *arg, const struct fault *f, const struct backward_
         reply_cast(&r->grad_output, r->fmt, false, &cast);
         m.grad_output = &cast;
     }
+    m.dropped = r->dropped;
     m.accumulated = r->accumulated;
     m.scales_applied = r->applied;
     m.compute_ns = r->compute_ns;

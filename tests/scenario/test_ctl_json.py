@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from ctl_rig import FP8CTL, FP8D, SOURCE, Tap
+from ctl_rig import FP8CTL, FP8D, SOURCE, Tap, bf16, write_tensors
 
 DATA = os.path.join(SOURCE, "examples", "data")
 LAYER = "encoder.layer.2.intermediate.dense"
@@ -265,6 +265,9 @@ forward "m/{LAYER}" --mode train --first-microbatch no --input '{INPUT}'
     code, _, err = ctl("batch", "-", stdin="ping\nping 'open\n")
     tap.is_("batch: a quote that does not end is a usage error", code == 2 and "stdin:2:" in err,
             err)
+    code, out, err = ctl("batch", "-", stdin="ping\nping --count 2\0 --bogus\nping\n")
+    tap.is_("batch: a line with a NUL is a usage error", code == 2 and "stdin:2: the line has a NUL" in err
+            and out.count("round trip") == 1, f"{code}\n{out}{err}")
     code, _, err = ctl("batch", "-", stdin="scope end m\n")
     tap.is_("batch: a scope of another batch is not found", code == 1 and "NOT_FOUND" in err, err)
 
@@ -281,11 +284,23 @@ def errors():
     code, _, err = ctl("load", "m", CHECKPOINT, "--server-path")
     tap.is_("a server path without roots is refused", code == 1 and "PERMISSION_DENIED" in err, err)
     code, _, err = ctl("forward", "m/\x1b[31m", "--input", INPUT)
-    tap.is_("foreign text is escaped", code == 1 and "\x1b" not in err, repr(err))
+    tap.is_("foreign text is escaped, once", code == 1 and "\x1b" not in err and "\\x1b[31m" in err and
+            "x5c" not in err, repr(err))
     keys("set-weight", ["set-weight", "m/" + LAYER, "--input", f"{CHECKPOINT}:{LAYER}.weight",
                         "--bias", f"{CHECKPOINT}:{LAYER}.bias"],
          ["target", "incarnation", "weight_version"])
     keys("unload", ["unload", "m"], ["unloaded"])
+
+
+def odd_names(tmp):
+    """A backslash in a name is escaped once, in tables, lists and sentences."""
+    path = os.path.join(tmp, "odd.safetensors")
+    write_tensors(path, {"a\\b.weight": ([16, 16], bf16(1, 256))})
+    said = [ctl("load", "odd", path)[1], ctl("layers", "odd")[1], ctl("scaling", "odd")[1],
+            ctl("forward", "odd/a\\c", "--input", INPUT)[2]]
+    tap.is_("a backslash in a name is escaped once, wherever it is shown",
+            all("a\\x5cb" in text for text in said[:3]) and "a\\x5cc" in said[3] and
+            not any("x5cx5c" in text for text in said), said)
 
 
 def wait_for(daemon):
@@ -312,6 +327,7 @@ def main():
             state(tmp)
             batch()
             errors()
+            odd_names(tmp)
         finally:
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(timeout=60)

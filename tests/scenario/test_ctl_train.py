@@ -21,7 +21,7 @@ CAST_KEYS = {"format", "scale", "scale_inv", "amax", "saturated", "flushed", "no
              "uncalibrated"}
 TENSOR_KEYS = {"dtype", "shape", "max_abs", "nonfinite", "file"}
 BACKWARD_KEYS = {"fp8ctl_json", "context", "incarnation", "weight_version", "grad_input", "casts",
-                 "accumulated", "scales_applied", "queue_us", "run_us"}
+                 "accumulated", "dropped", "scales_applied", "queue_us", "run_us"}
 GRADIENT_KEYS = {"fp8ctl_json", "model", "layer", "incarnation", "weight_version", "part",
                  "gradient", "contributions", "grad_output_nonfinite"}
 
@@ -333,6 +333,34 @@ def odd_numbers(t):
               [weight, bias])
 
 
+def gone(t):
+    """A model that was replaced since the forward: its gradients went nowhere, and that is said."""
+    rows = t.batch("another load in between", t.forward("x0", 1),
+                   "load m " + os.path.join(t.folder, "model"), t.backward("g0", 1, "--no-grad-input"))
+    t.tap.is_("the gradients of a model that is gone are dropped", rows[2]["dropped"], rows[2])
+    lines = [t.forward("x0", 1), "unload m", t.backward("g0", 1, "--no-grad-input")]
+    _, out, _ = t.daemon.ctl("batch", "-", stdin="\n".join(lines) + "\n")
+    t.tap.is_("and people read it", "gradients  dropped: the model was replaced or unloaded" in out, out)
+    t.load()
+
+
+def output_targets(t):
+    """--output takes the place of a regular file alone, and keeps its permissions."""
+    y, target = t.file("y2"), f"forward m/a --input {t.at('x0')} --output "
+    with open(y, "wb"):
+        os.chmod(y, 0o600)
+    t.batch("an output over a file", target + y)
+    t.tap.is_("an output over a file keeps its permissions", os.stat(y).st_mode & 0o777 == 0o600)
+    os.mkfifo(t.file("fifo"))
+    t.refused("an output over a pipe", "INVALID_ARGUMENT", ["fifo", "no regular file"],
+              target + t.file("fifo"))
+    t.refused("an output over a folder", "INVALID_ARGUMENT", ["no regular file"], target + t.folder)
+    t.refused("an output in no folder", "ENOENT", ["its folder cannot be opened"],
+              target + t.file("no/y"))
+    left = [n for n in os.listdir(t.folder) if n.startswith(".")]
+    t.tap.is_("no temporary stays", not left, left)
+
+
 def refusals(t):
     one = t.forward("x0", 1)
     t.refused("a context that nobody kept", "NOT_FOUND", ["99"], t.backward("g0", 99))
@@ -359,7 +387,7 @@ def refusals(t):
     _, out, _ = t.daemon.ctl("batch", "-", stdin=one + "\n" + t.backward("g0", 1) + "\n")
     t.tap.is_("what people read of a step", "\ncontext  1\n" in out and
               f"grad_input BF16 [2, 12, {INS}], max|dx| " in out and
-              "; scales updated\n" in out and "grad_output" in out, out)
+              "; own scope ended\n" in out and "grad_output" in out, out)
 
 
 class Open:
@@ -398,7 +426,7 @@ def run(tap, numbers):
         t = Trainer(tap, numbers, Daemon(folder).start(), folder, at)
         try:
             for case in (nothing_held, accumulate, overwrite, old_weight, recompute, scope, odd_numbers,
-                         refusals, recipes, other_scope):
+                         refusals, recipes, gone, output_targets, other_scope):
                 case(t)
         except RuntimeError as e:
             tap.is_("every batch could run", False, e)

@@ -60,7 +60,7 @@ bad()
 
 # --- help ---
 
-commands="status models layers load unload save create set-weight forward backward gradient zero-grad
+commands="status models layers load unload save create set-weight forward backward recompute gradient zero-grad
     optimizer step drop-context calibration scope recipe scaling check ping bench batch"
 
 run --help

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,9 @@ static double now_ms(void)
 }
 
 /* fp8d with up to four arguments; a passed socket at descriptor 3 if listen_fd >= 0. */
+static const char *output = "/dev/null"; /* stdout is the test's TAP */
+static bool without_files;               /* no standard input, output and error */
+
 static pid_t start(char *const args[], int listen_fd)
 {
     pid_t pid = fork();
@@ -84,8 +88,10 @@ static pid_t start(char *const args[], int listen_fd)
         setenv("LISTEN_PID", self, 1);
         setenv("LISTEN_FDS", "1", 1);
     }
-    if (!freopen("/dev/null", "w", stdout)) /* stdout is the test's TAP */
+    if (!freopen(output, "w", stdout))
         _exit(127);
+    for (int fd = 0; without_files && fd <= STDERR_FILENO; fd++)
+        close(fd);
     setenv("NOTIFY_SOCKET", notify_path, 1);
     setenv("WATCHDOG_USEC", "2000000", 1);
     unsetenv("WATCHDOG_PID");
@@ -244,6 +250,31 @@ START_TEST(daemon_exit_codes)
 }
 END_TEST
 
+/* What cannot be printed is an error. */
+START_TEST(daemon_output_that_cannot_be_written)
+{
+    output = "/dev/full";
+    ck_assert_int_eq(ends_with((char *[]){"--version", NULL}), 1);
+    ck_assert_int_eq(ends_with((char *[]){"--help", NULL}), 1);
+    ck_assert_int_eq(ends_with((char *[]){"--print-config", NULL}), 1);
+    output = "/dev/null";
+}
+END_TEST
+
+/* Standard files that are closed at the start are no harm, nor is what is opened in their place. */
+START_TEST(daemon_without_standard_files)
+{
+    without_files = true;
+    pid_t pid = start(socket_args, -1);
+    heard("READY=1");
+    ck_assert_int_eq(connects(), 0);
+    ck_assert_int_eq(ends_with(socket_args), 1); /* another daemon has the socket */
+    kill(pid, SIGTERM);
+    ck_assert_int_eq(exit_code(pid), 0);
+    without_files = false;
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("net_daemon");
@@ -256,6 +287,8 @@ int main(void)
     tcase_add_test(t, daemon_passed_socket);
     tcase_add_test(t, daemon_second_and_after_kill);
     tcase_add_test(t, daemon_exit_codes);
+    tcase_add_test(t, daemon_output_that_cannot_be_written);
+    tcase_add_test(t, daemon_without_standard_files);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

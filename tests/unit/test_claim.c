@@ -288,7 +288,9 @@ START_TEST(claim_of_nothing_is_an_error)
                      FP8D_EINVALID_ARGUMENT);
     stop();
     start();
-    ck_assert_int_eq(MAKE(&none, {"a.weight", "F32", 2, {16, 16}}), FP8D_EINVALID_ARGUMENT);
+    ck_assert_int_eq(MAKE(&none, {"a.weight", "F32", 2, {16, 16}}, {"b.weight", "F32", 2, {16, 16}}),
+                     FP8D_EINVALID_ARGUMENT);
+    says("no layer was found: only and skip left out all 2 tensors whose names end in .weight");
 }
 END_TEST
 

@@ -224,6 +224,24 @@ START_TEST(grad_optimizer_numbers)
 }
 END_TEST
 
+/* What is computed with is float32: a number must be in its range there, too. */
+START_TEST(grad_optimizer_in_float32)
+{
+    Fp8d__V1__OptimizerOptions o = adam();
+    o.eps = 1e-46;
+    optimizer_gets(&o, "options.eps is 1e-46|which is 0 in float32, needed above 0 there");
+    o = adam();
+    o.rate = 1e-300;
+    optimizer_gets(&o, "options.rate is|which is 0 in float32, needed above 0 there");
+    o = adam();
+    o.beta2 = 0.99999999999;
+    optimizer_gets(&o, "options.beta2 is 0.99999999999|which is 1 in float32, needed below 1 there");
+    o = adam();
+    o.beta1 = nextafter(1.0, 0.0);
+    optimizer_gets(&o, "options.beta1 is|which is 1 in float32, needed below 1 there");
+}
+END_TEST
+
 START_TEST(grad_optimizer_choices)
 {
     Fp8d__V1__OptimizerOptions o = adam();
@@ -279,10 +297,11 @@ START_TEST(grad_step_fields)
         {0, 0, 0, FAILED_PRECONDITION, "step is 0, needed 1"},
         {2, 0, 0, FAILED_PRECONDITION, "step is 2, needed 1"},
         {UINT64_MAX, 0, 0, FAILED_PRECONDITION, "step is 18446744073709551615, needed 1"},
-        {1, -1, 0, INVALID_ARGUMENT, "loss_scale is -1, needed a finite number above 0"},
-        {1, (double)NAN, 0, INVALID_ARGUMENT, "loss_scale is|needed a finite number above 0"},
+        {1, -1, 0, INVALID_ARGUMENT, "loss_scale is -1, needed a number above 0 and at most 3.4"},
+        {1, (double)NAN, 0, INVALID_ARGUMENT, "loss_scale is|needed a number above 0 and at most"},
         {1, 1e300, 0, INVALID_ARGUMENT, "loss_scale is 1e+300"},
-        {1, 0, -0.5, INVALID_ARGUMENT, "max_norm is -0.5, needed a finite number from 0"},
+        {1, 1e-39, 0, INVALID_ARGUMENT, "loss_scale is 1e-39, which makes the gradients' norm"},
+        {1, 0, -0.5, INVALID_ARGUMENT, "max_norm is -0.5, needed a number from 0 to 3.40282e+38"},
         {1, 0, (double)INFINITY, INVALID_ARGUMENT, "max_norm is inf"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -334,6 +353,7 @@ int main(void)
     tcase_add_test(t, grad_recompute_fields);
     tcase_add_test(t, grad_zero_and_get_fields);
     tcase_add_test(t, grad_optimizer_numbers);
+    tcase_add_test(t, grad_optimizer_in_float32);
     tcase_add_test(t, grad_optimizer_choices);
     tcase_add_test(t, grad_optimizer_layers);
     tcase_add_test(t, grad_step_fields);
