@@ -303,6 +303,7 @@ START_TEST(grad_step_fields)
         {1, 1e-39, 0, INVALID_ARGUMENT, "loss_scale is 1e-39, which makes the gradients' norm"},
         {1, 0, -0.5, INVALID_ARGUMENT, "max_norm is -0.5, needed a number from 0 to 3.40282e+38"},
         {1, 0, (double)INFINITY, INVALID_ARGUMENT, "max_norm is inf"},
+        {1, 0, (double)NAN, INVALID_ARGUMENT, "max_norm is"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct ask_step s = {
