@@ -60,6 +60,11 @@ static int open_first(const struct io *io, const char *roots, const char *path, 
     if (rc == FP8D_EPERMISSION_DENIED)
         return fault_set(f, rc, "server_path is not below a root of load_roots (%s)",
                          *all ? all : "none is configured");
+    if (rc == -EXDEV || rc == -ELOOP) /* openat2, which is told to follow neither */
+        return fault_set(f, FP8D_EPERMISSION_DENIED,
+                         "server_path has %s, needed a path below a root without '..' that leaves it and "
+                         "without symbolic links",
+                         rc == -EXDEV ? "a '..' that leaves its root" : "a symbolic link");
     return fault_set(f, rc, "server_path cannot be opened below the roots: %s", status_text(rc));
 }
 

@@ -236,6 +236,10 @@ START_TEST(load_files_outside_the_roots_are_not_opened)
         ck_assert_msg(!strstr(L.opened, "/etc") && !strstr(L.opened, "/proc"), "%s", L.opened);
         picture_same(&S, &P);
     }
+    (void)load_path("m", "../secret");
+    ck_assert_msg(strstr(text, "server_path has a '..' that leaves its root, needed"), "%s", text);
+    (void)load_path("m", "link-out");
+    ck_assert_msg(strstr(text, "server_path has a symbolic link, needed"), "%s", text);
     ck_assert_uint_eq(load_path("m", prefix), PERMISSION_DENIED);
     ck_assert_str_eq(L.opened, ""); /* not below any root: nothing at all */
 }
