@@ -19,6 +19,9 @@ static int take_shape(const struct safetensors_tensor *from, struct fp8d_tensor 
 {
     if (!from->rank)
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "tensor has no dimensions, needed 1 to 8");
+    if (!dtype_is_high(from->dtype))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "tensor is %s, needed F32, BF16 or F16",
+                         dtype_name(from->dtype));
     *out = (struct fp8d_tensor){
         .dtype = (enum fp8d_dtype)from->dtype, .rank = from->rank, .size = from->bytes};
     memcpy(out->dims, from->dims, sizeof out->dims);

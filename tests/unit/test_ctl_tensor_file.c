@@ -105,6 +105,23 @@ START_TEST(test_read_named)
 }
 END_TEST
 
+/* What no command can send is refused here, by name and dtype. */
+START_TEST(test_read_other_dtypes)
+{
+    struct tensor_file t = {0};
+    struct fault f;
+    static const char data[8];
+    put_file("others",
+             "{\"q\":{\"dtype\":\"F8_E4M3\",\"shape\":[8],\"data_offsets\":[0,8]}}", data, 8);
+    ck_assert_int_eq(read_spec("others", &t, &f), FP8D_EINVALID_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(f.text, "others: tensor is F8_E4M3, needed F32, BF16 or F16"));
+    put_file("others", "{\"q\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}", data, 8);
+    ck_assert_int_eq(read_spec("others:q", &t, &f), FP8D_EINVALID_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(f.text, "tensor is F64, needed F32, BF16 or F16"));
+    ck_assert_ptr_null(t.pages);
+}
+END_TEST
+
 /* --- cases: writing --- */
 
 static unsigned files_in_dir(void)
@@ -209,6 +226,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, test_read_one);
     tcase_add_test(t, test_read_named);
+    tcase_add_test(t, test_read_other_dtypes);
     tcase_add_test(t, test_write_replaces);
     tcase_add_test(t, test_write_fails);
     tcase_add_test(t, test_max_abs);
