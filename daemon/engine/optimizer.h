@@ -26,6 +26,11 @@ struct optimizer_own {
     double rate, weight_decay;
 };
 
+static inline bool optimizer_has_own(const struct optimizer_own *own)
+{
+    return own->frozen || own->rate_set || own->decay_set;
+}
+
 /* State of one tensor; buffers are NULL until a step needs them. */
 struct optimizer_state {
     struct tensor master; /* NULL too where the tensor is float32: it is its own master */

@@ -140,7 +140,7 @@ static int add_training(struct snapshot *s, const struct layer *l)
     char name[STATE_NAME_MAX];
     double own[STATE_OWN];
     int rc = 0;
-    if (state_has_own(&l->own)) {
+    if (optimizer_has_own(&l->own)) {
         state_put_own(&l->own, own);
         rc = state_optimizer_key(name, l->name, "options")
                  ? add_bytes(s, name, DTYPE_F64, 1, STATE_OWN, own)

@@ -180,11 +180,6 @@ int state_take_optimizer(const char *json, struct optimizer *out, struct fault *
 
 /* --- a layer's --- */
 
-bool state_has_own(const struct optimizer_own *own)
-{
-    return own->frozen || own->rate_set || own->decay_set;
-}
-
 void state_put_own(const struct optimizer_own *own, double out[STATE_OWN])
 {
     out[0] = own->frozen;

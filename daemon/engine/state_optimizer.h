@@ -53,7 +53,6 @@ void state_put_optimizer(const struct optimizer *o, char out[STATE_OPTIMIZER_MAX
 /* FP8D_EDATA_LOSS with the member, for what is missing or no save can hold. */
 int state_take_optimizer(const char *json, struct optimizer *out, struct fault *f);
 
-bool state_has_own(const struct optimizer_own *own); /* anything that is not the model's */
 void state_put_own(const struct optimizer_own *own, double out[STATE_OWN]);
 /* Merged with the model's, they pass optimizer_accept; else FP8D_EDATA_LOSS, *why says which. */
 int state_take_own(const double in[STATE_OWN], const struct optimizer *model,

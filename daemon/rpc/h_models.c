@@ -51,7 +51,7 @@ struct layer_row {
 static void fill_own(const struct layer *l, struct layer_row *row)
 {
     const struct optimizer_own *own = &l->own;
-    if (!own->frozen && !own->rate_set && !own->decay_set)
+    if (!optimizer_has_own(own))
         return;
     fp8d__v1__layer_options__init(&row->own);
     row->own.layer = l->name;

@@ -1,9 +1,9 @@
 /* session.h - the engine's side of a connection: its line of requests and its lease.
  *
  * Ordered requests of one session run one after another; between sessions round-robin. A computing
- * request that may change state runs when no other computes; those that change none (eval, recompute, check) run
- * beside each other where rpc_options.overlap says so. A save begins when no change runs, and then
- * goes on beside them. Others run beside them. Engine thread.
+ * request that may change state runs when no other computes; those that change none (eval,
+ * recompute, check) run beside each other where rpc_options.overlap says so. A save begins when no
+ * change runs, and then goes on beside them. Others run beside them. Engine thread.
  */
 #ifndef FP8D_DAEMON_RPC_SESSION_H
 #define FP8D_DAEMON_RPC_SESSION_H
