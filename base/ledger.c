@@ -21,7 +21,7 @@ int ledger_charge(struct ledger *l, uint64_t bytes, const char *what, struct fau
                                "%s needs %llu bytes, but %llu of the %s of %llu are in use", what,
                                (unsigned long long)bytes, (unsigned long long)used, l->name,
                                (unsigned long long)l->cap);
-            f->retry_after_ms = 100;
+            f->retry_after_ms = bytes > l->cap ? 0 : 100; /* nothing that is freed would help */
             return rc;
         }
     } while (!atomic_compare_exchange_weak(&l->used, &used, used + bytes));

@@ -1,5 +1,6 @@
 #include "base/replace.h"
 
+#include "base/mem.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -54,6 +55,22 @@ static int open_locked(struct replace *r)
             return rc;
     }
     return -EWOULDBLOCK;
+}
+
+int replace_folder(const struct io *io, const char *path, const char **name, struct fault *f)
+{
+    char shown[256];
+    const char *slash = strrchr(path, '/');
+    char *folder = mem_strndup(slash ? path : ".", slash > path ? (size_t)(slash - path) : 1);
+    if (!folder)
+        return fault_set(f, -ENOMEM, "no memory for a path");
+    *name = slash ? slash + 1 : path;
+    int fd = io->open(io->self, folder, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0)
+        fault_set(f, fd, "cannot open the folder %s: %s",
+                  text_escape(shown, sizeof shown, folder, strlen(folder)), status_text(fd));
+    mem_free(folder);
+    return fd;
 }
 
 int replace_open(struct replace *r, const struct io *io, int dirfd, const char *name,

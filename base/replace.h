@@ -17,6 +17,9 @@ struct replace {
     char temporary[272];
 };
 
+/* The folder of a path, open (or a negative status); the rest of the path to *name. */
+int replace_folder(const struct io *io, const char *path, const char **name, struct fault *f);
+
 /* Create and lock the temporary, with the target's permissions if there is one, else 0666 less the
  * umask. FP8D_EABORTED if another replacement of this target is under way. */
 int replace_open(struct replace *r, const struct io *io, int dirfd, const char *name,

@@ -82,6 +82,18 @@ bool text_glob(const char *pattern, const char *text)
     return !*pattern;
 }
 
+/* Turns the direction of what is shown behind it. */
+static bool turns(const unsigned char *s, unsigned n)
+{
+    if (n == 2)
+        return s[0] == 0xd8 && s[1] == 0x9c; /* U+061C */
+    if (n != 3 || s[0] != 0xe2)
+        return false;
+    if (s[1] == 0x80)
+        return s[2] == 0x8e || s[2] == 0x8f || (s[2] >= 0xaa && s[2] <= 0xae); /* U+200E, 202A.. */
+    return s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9;                       /* U+2066 to 2069 */
+}
+
 const char *text_escape(char *out, unsigned size, const char *text, unsigned long len)
 {
     static const char hex[] = "0123456789abcdef";
@@ -89,13 +101,15 @@ const char *text_escape(char *out, unsigned size, const char *text, unsigned lon
     unsigned at = 0;
     for (unsigned long i = 0; i < len;) {
         unsigned n = utf8_length(s + i, len - i);
-        unsigned need = n && s[i] != '\\' ? n : 4;
+        if (s[i] == '\\' || turns(s + i, n))
+            n = 0;
+        unsigned need = n ? n : 4;
         if (at + need + 4 > size) {
             memcpy(out + at, "...", 3);
             at += 3;
             break;
         }
-        if (need == n && n > 0) {
+        if (n > 0) {
             memcpy(out + at, s + i, n);
             i += n;
         } else {

@@ -24,7 +24,7 @@ bool text_is_tensor_name(const char *s, size_t len);
 bool text_glob(const char *pattern, const char *text);
 
 /* Write `text` of `len` bytes into out (NUL-terminated, at most `size` bytes), every byte that is
- * not printable ASCII or well-formed UTF-8 shown as \xNN, and cut with "..." where it does not fit:
+ * not printable ASCII or well-formed UTF-8, and what turns the direction of text, shown as \xNN, and cut with "..." where it does not fit:
  * foreign text is shown only through this. Returns out. size is at least 8. */
 const char *text_escape(char *out, unsigned size, const char *text, unsigned long len);
 

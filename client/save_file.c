@@ -1,12 +1,9 @@
 /* Saving in one call: the target is replaced as a whole, when the server has written all of it. */
 #include "client/chain.h"
 
-#include "base/mem.h"
 #include "base/replace.h"
 #include "base/text.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 /* Numbers of saves made here; a caller who numbers its own is unlikely to meet them. */
@@ -60,28 +57,11 @@ struct target {
     struct replace file;
 };
 
-/* The folder of `path`: of the part before the last slash, which is the caller's to free. */
-static int open_folder(const char *path, const char *slash, struct fault *f)
-{
-    char shown[256];
-    char *folder = slash ? mem_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : NULL;
-    if (slash && !folder)
-        return fault_set(f, -ENOMEM, "no memory for a path");
-    const char *name = folder ? folder : ".";
-    int fd = io_posix.open(io_posix.self, name, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0)
-        fault_set(f, fd, "cannot open the folder %s: %s",
-                  text_escape(shown, sizeof shown, name, strlen(name)), status_text(fd));
-    mem_free(folder);
-    return fd;
-}
-
 static int target_open(struct target *t, const char *path, struct fault *f)
 {
     char shown[256];
-    const char *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : path;
-    int rc = t->dirfd = open_folder(path, slash, f);
+    const char *name = path;
+    int rc = t->dirfd = replace_folder(&io_posix, path, &name, f);
     if (rc < 0)
         return rc;
     rc = replace_open(&t->file, &io_posix, t->dirfd, name, f);

@@ -1,7 +1,7 @@
 /* exec.h - where threads meet, as a table.
  *
  * rpc and engine know only this; net/worker implements it with a thread and a loop, tests with an
- * inline twin (tests/unit/inline_exec.h) that has neither. "Engine thread" below is the one thread
+ * inline twin (tests/unit/desk.h) that has neither. "Engine thread" below is the one thread
  * that owns all models, sessions and requests that have left the loop.
  */
 #ifndef FP8D_DAEMON_EXEC_H
@@ -44,6 +44,9 @@ struct exec {
     bool (*cancelled)(void *self, uint64_t conn);
     /* Monotonic nanoseconds. */
     uint64_t (*now)(void *self);
+    /* How many tasks a thread that computes will post: while there are any, the engine thread looks
+     * for them longer before it sleeps. NULL: does not matter. */
+    _Atomic unsigned *under_way;
 };
 
 #endif

@@ -39,6 +39,11 @@ void queue_release(struct queue *q, bool run)
     q->backend->ops->release(q, run);
 }
 
+int backend_follow(struct queue *q, const struct queue_note *note, struct fault *f)
+{
+    return q->backend->ops->follow(q, note, f);
+}
+
 int backend_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
                  uint64_t src_off, uint64_t bytes, struct fault *f)
 {

@@ -138,6 +138,7 @@ struct backend_ops {
     void (*notify)(struct queue *q, struct queue_note *note); /* cannot fail */
     void (*hold)(struct queue *q);
     void (*release)(struct queue *q, bool run);
+    int (*follow)(struct queue *q, const struct queue_note *note, struct fault *f);
     int (*copy)(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
                 uint64_t src_off, uint64_t bytes, struct fault *f);
     int (*cast)(struct queue *q, const struct cast *c, struct qtensor *out, struct fault *f);
@@ -184,6 +185,11 @@ void queue_notify(struct queue *q, struct queue_note *note);
  * Not nested; no note in between. After dropped operations the next note may report a failure. */
 void queue_hold(struct queue *q);
 void queue_release(struct queue *q, bool run);
+
+/* What is enqueued from here to the next note fails (FP8D_EABORTED, left out) if that note, which is
+ * enqueued and has not been called, or one behind it reports a failure: for work that means
+ * nothing without what lies before it. */
+int backend_follow(struct queue *q, const struct queue_note *note, struct fault *f);
 
 int backend_copy(struct queue *q, struct buffer *dst, uint64_t dst_off, const struct buffer *src,
                  uint64_t src_off, uint64_t bytes, struct fault *f);

@@ -34,7 +34,8 @@ struct module_options {
     uint64_t memory;         /* bytes of the device arena; 0: the share below */
     unsigned memory_percent; /* 1 to 100, of what is free when the backend opens; 0: 80 */
     bool reproducible;       /* every GEMM is, whatever is asked of each: for tests and benches */
-    unsigned spin_us;        /* how long a completion thread polls before it sleeps; 0: 100 */
+    unsigned spin_us;        /* how long a thread looks for work before it sleeps; 0: 100, or 3000
+                              * while work is under way and cores are many */
 };
 
 /* Constant, in the module. */

@@ -17,14 +17,14 @@ static int check_number(double x, const char *field, struct fault *f)
     if (x >= 0.0 && x <= (double)FP8_FLT_MAX) /* NaN is not */
         return 0;
     return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                     "optimizer.%s is %g, needed a finite float32 of at least 0", field, x);
+                     "options.%s is %g, needed a finite float32 of at least 0", field, x);
 }
 
 static int check_beta(double x, const char *field, struct fault *f)
 {
     if (x >= 0.0 && x < 1.0)
         return 0;
-    return fault_set(f, FP8D_EINVALID_ARGUMENT, "optimizer.%s is %g, needed at least 0 and below 1",
+    return fault_set(f, FP8D_EINVALID_ARGUMENT, "options.%s is %g, needed at least 0 and below 1",
                      field, x);
 }
 
@@ -34,27 +34,27 @@ static int check_nesterov(const struct optimizer_options *o, struct fault *f)
         return 0;
     if (o->kind != OPTIMIZER_SGD)
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "optimizer.nesterov is set, needed unset for kind %d", (int)o->kind);
+                         "options.nesterov is set, needed unset for kind %d", (int)o->kind);
     if (!(o->momentum > 0.0))
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "optimizer.momentum is %g, needed above 0 with nesterov", o->momentum);
+                         "options.momentum is %g, needed above 0 with nesterov", o->momentum);
     return o->dampening == 0.0
                ? 0
                : fault_set(f, FP8D_EINVALID_ARGUMENT,
-                           "optimizer.dampening is %g, needed 0 with nesterov", o->dampening);
+                           "options.dampening is %g, needed 0 with nesterov", o->dampening);
 }
 
 int optimizer_check(const struct optimizer_options *o, struct fault *f)
 {
     if (o->kind != OPTIMIZER_SGD && o->kind != OPTIMIZER_ADAM && o->kind != OPTIMIZER_ADAMW)
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "optimizer.kind is %d, needed 1 (sgd), 2 (adam) or 3 (adamw)",
+                         "options.kind is %d, needed 1 (sgd), 2 (adam) or 3 (adamw)",
                          (int)o->kind);
     int rc = check_number(o->rate, "rate", f);
     if (!rc)
         rc = check_number(o->momentum, "momentum", f);
     if (!rc && !(o->dampening >= 0.0 && o->dampening <= 1.0))
-        rc = fault_set(f, FP8D_EINVALID_ARGUMENT, "optimizer.dampening is %g, needed 0 to 1",
+        rc = fault_set(f, FP8D_EINVALID_ARGUMENT, "options.dampening is %g, needed 0 to 1",
                        o->dampening);
     if (!rc)
         rc = check_beta(o->beta1, "beta1", f);

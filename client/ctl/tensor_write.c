@@ -1,12 +1,9 @@
 #include "base/io.h"
-#include "base/mem.h"
 #include "base/replace.h"
 #include "base/text.h"
 #include "ckpt/safetensors.h"
 #include "client/ctl/tensor_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 static int write_all(int fd, const struct safetensors_plan *plan, uint64_t offset,
@@ -16,21 +13,6 @@ static int write_all(int fd, const struct safetensors_plan *plan, uint64_t offse
     return rc ? rc : io_write_full(&io_posix, fd, t->data, t->size, offset, f);
 }
 
-/* The folder of a path, open; the rest of it to *name. */
-static int open_folder(const char *path, const char **name, struct fault *f)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = mem_strndup(slash ? path : ".", slash > path ? (size_t)(slash - path) : 1);
-    if (!folder)
-        return fault_set(f, -ENOMEM, "no memory for a path");
-    *name = slash ? slash + 1 : path;
-    int fd = io_posix.open(io_posix.self, folder, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0)
-        fault_set(f, fd, "its folder cannot be opened: %s", status_text(fd));
-    mem_free(folder);
-    return fd;
-}
-
 /* As saves are written: whole or not at all, over a regular file alone, which keeps its
  * permissions. */
 static int replace(const char *path, const struct safetensors_plan *plan, uint64_t offset,
@@ -38,7 +20,7 @@ static int replace(const char *path, const struct safetensors_plan *plan, uint64
 {
     const char *name = path;
     struct replace r;
-    int folder = open_folder(path, &name, f);
+    int folder = replace_folder(&io_posix, path, &name, f);
     if (folder < 0)
         return folder;
     int rc = replace_open(&r, &io_posix, folder, name, f);

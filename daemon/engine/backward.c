@@ -1,6 +1,7 @@
 #include "daemon/engine/backward.h"
 
 #include "base/mem.h"
+#include "daemon/engine/flight.h"
 #include "daemon/engine/output.h"
 #include "daemon/engine/scope.h"
 #include "daemon/engine/stage.h"
@@ -27,7 +28,8 @@ struct backward {
     struct qtensor *dyq;
     struct qtensor *turned[2]; /* weight and input, where the context's have no second form */
     struct gradient_next next;
-    struct scope *scope;       /* explicit, or NULL */
+    struct scope *scope; /* explicit, or NULL */
+    struct flight flight;
     struct filing filing;
     struct apply_site site;
     bool apply; /* own scope: site is filled */
@@ -80,7 +82,9 @@ static int check(const struct backward_args *a, enum dtype out, struct fault *f)
                          "grad_input_id is %llu, but no_grad_input is set",
                          (unsigned long long)a->grad_input_id);
     int rc = check_dims(a->context, g, f);
-    return rc ? rc : scope_check_train(a->context->model, a->lease, f);
+    if (!rc)
+        rc = scope_check_train(a->context->model, a->lease, f);
+    return rc ? rc : flight_check_backward(a->lease->engine, a->context, f);
 }
 
 /* --- before compute --- */
@@ -118,10 +122,9 @@ static int reserve(struct backward *w, struct fault *f)
         return rc;
     memset(w->scratch->host, 0, bytes);
     const struct layer *l = layer_of(w);
-    return w->a.context->tokens
-               ? gradient_reserve(&l->gradient, engine_of(w), l->out, l->in,
-                                  l->weight.bias.buf != NULL, &w->next, f)
-               : 0;
+    return w->a.context->tokens ? gradient_reserve(&l->gradient, engine_of(w), l->out, l->in,
+                                                   l->weight.bias.buf != NULL, &w->next, f)
+                                : 0;
 }
 
 static int prepare(struct backward *w, const struct backward_args *a, struct fault *f)
@@ -136,7 +139,7 @@ static int prepare(struct backward *w, const struct backward_args *a, struct fau
         rc = reserve(w, f);
     if (!rc && !a->no_grad_input)
         rc = make_grad_input(w, out, f);
-    return rc;
+    return rc ? rc : flight_follow(engine_of(w), f);
 }
 
 static void backward_free(struct backward *w)
@@ -181,8 +184,8 @@ static int enqueue_cast(struct backward *w, struct fault *f)
         .sums = w->next.bias,
         .sums_add = g->held && g->bias.buf,
     };
-    return qtensor_cast(engine_of(w)->queue, engine_of(w)->o.ledger, &c, "the FP8 gradient", &w->dyq,
-                        f);
+    return qtensor_cast(engine_of(w)->queue, engine_of(w)->o.ledger, &c, "the FP8 gradient",
+                        &w->dyq, f);
 }
 
 /* An operand to be multiplied the other way round: by its second form, or turned now. */
@@ -206,8 +209,7 @@ static bool reproducible(const struct backward *w)
 
 static int enqueue_dgrad(struct backward *w, struct fault *f)
 {
-    struct gemm g = {
-        .a = w->dyq, .out = w->dx, .precise = true, .reproducible = reproducible(w)};
+    struct gemm g = {.a = w->dyq, .out = w->dx, .precise = true, .reproducible = reproducible(w)};
     int rc = other_way(w, w->a.context->weight, "the transposed weight", &w->turned[0], &g.b,
                        &g.b_transposed, f);
     if (!rc)
@@ -311,9 +313,35 @@ static void answer(struct backward *w, bool accumulated)
     w->done(w->arg, &w->op.fault, &r);
 }
 
+static void fly(struct backward *w)
+{
+    struct layer *l = layer_of(w);
+    if (w->op.fault.code)
+        return;
+    w->flight = (struct flight){
+        .note = &w->op.note,
+        .lease = w->a.lease,
+        .model = w->model,
+        .layer = l,
+        .used = w->a.context,
+        .filed = w->a.grad_input_id,
+        .backward = true,
+    };
+    l->gradient.coming = &w->next;
+    flight_begin(engine_of(w), &w->flight);
+}
+
+static void land(struct backward *w)
+{
+    if (w->flight.layer)
+        w->flight.layer->gradient.coming = NULL;
+    flight_end(w->a.lease->engine, &w->flight);
+}
+
 static void backward_finish(struct op *op)
 {
     struct backward *w = (struct backward *)op;
+    land(w);
     if (op->fault.code) {
         filing_withdraw(&w->filing);
         w->done(w->arg, &op->fault, NULL);
@@ -347,8 +375,10 @@ int backward_start(const struct backward_args *a, backward_done_cb done, void *a
         backward_free(w);
         return rc;
     }
-    if (a->context->tokens)
+    if (a->context->tokens) {
         enqueue(w);
+        fly(w);
+    }
     op_submit(&w->op, a->lease->engine->queue);
     return 0;
 }

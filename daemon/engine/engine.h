@@ -19,6 +19,7 @@
 struct model;
 struct load;
 struct loader;
+struct flight;
 
 struct engine_options {
     struct backend *backend;  /* borrowed; outlives the engine */
@@ -41,6 +42,9 @@ struct engine {
     struct model **models;  /* sorted by name */
     size_t model_count, model_room;
     struct load *loads;     /* committed and not ended */
+    struct flight *flight;       /* the change that computes, if another may begin behind it */
+    struct flight *flight_ahead; /* that other one, likewise */
+    bool ahead;                  /* what rpc starts now begins behind `flight`, before its end */
     uint64_t next_incarnation;
     uint64_t started_ns;
     /* Counters for status. */

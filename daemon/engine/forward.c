@@ -1,47 +1,11 @@
-#include "daemon/engine/forward.h"
+#include "daemon/engine/forward_run.h"
 
 #include "base/mem.h"
-#include "daemon/engine/context.h"
 #include "daemon/engine/highview.h"
 #include "daemon/engine/output.h"
-#include "daemon/engine/scope.h"
-#include "daemon/engine/stage.h"
 
 #include <errno.h>
 #include <string.h>
-
-/* Host-readable memory of one request: reports and readings of the clock, then two mirrors. */
-struct scratch {
-    struct cast_report input, weight;
-    uint64_t begun, ended; /* 0: not read */
-};
-
-struct forward {
-    struct op op;
-    struct forward_args a;
-    struct operand input; /* own reference */
-    struct operand output;
-    struct stage stage;
-    struct tensor x, y;        /* input and output where the backend computes */
-    struct buffer *scratch;
-    struct qtensor *xq;        /* cast, or the FP8 input itself */
-    struct qtensor *wq;        /* the copy that is multiplied with */
-    struct tensor high;        /* calibrate: the weight in high precision; own reference */
-    struct copy_choice choice;
-    struct scope *scope;       /* explicit, or NULL */
-    struct context *context;   /* made beforehand, filled at the end, or NULL */
-    struct filing filing;      /* of an output that stays */
-    struct apply_site sites[2];
-    bool apply;                /* own scope: sites are filled */
-    uint64_t incarnation, weight_version;
-    forward_done_cb done;
-    void *arg;
-};
-
-static struct scratch *scratch_of(const struct forward *w)
-{
-    return w->scratch->host;
-}
 
 /* --- before compute --- */
 
@@ -90,12 +54,12 @@ static int enqueue_input(struct forward *w, struct fault *f)
     struct cast c = {
         .src = w->x,
         .fmt = recipe_dtype(r, SITE_INPUT),
-        .mode = r->kind == RECIPE_CURRENT     ? CAST_TENSOR
+        .mode = r->kind == RECIPE_CURRENT      ? CAST_TENSOR
                 : a->mode == MODE_TRAIN || set ? CAST_SITE
                                                : CAST_TENSOR,
         .margin = r->margin,
         .site = site_state(&a->layer->sites[SITE_INPUT]),
-        .report = &((struct scratch *)w->scratch->data)->input,
+        .report = &((struct forward_scratch *)w->scratch->data)->input,
         .transposed = a->context_id != 0, /* backward multiplies along the tokens */
     };
     return qtensor_cast(a->lease->engine->queue, a->lease->engine->o.ledger, &c, "the FP8 input",
@@ -107,7 +71,7 @@ static int enqueue_weight(struct forward *w, struct fault *f)
     const struct forward_args *a = &w->a;
     if (w->choice.found) {
         w->wq = qtensor_ref(w->choice.found->q);
-        scratch_of(w)->weight = w->choice.found->report;
+        forward_scratch(w)->weight = w->choice.found->report;
         return 0;
     }
     struct cast c = {
@@ -116,7 +80,7 @@ static int enqueue_weight(struct forward *w, struct fault *f)
         .mode = w->choice.key.from_tensor ? CAST_TENSOR : CAST_SITE,
         .margin = a->model->recipe.margin,
         .site = site_state(&a->layer->sites[SITE_WEIGHT]),
-        .report = &((struct scratch *)w->scratch->data)->weight,
+        .report = &((struct forward_scratch *)w->scratch->data)->weight,
         .transposed = a->context_id != 0,
     };
     return qtensor_cast(a->lease->engine->queue, a->lease->engine->o.ledger, &c,
@@ -128,14 +92,14 @@ static int enqueue_apply(struct forward *w, struct fault *f)
 {
     const struct forward_args *a = &w->a;
     const struct recipe *r = &a->model->recipe;
-    struct scratch *s = w->scratch->data;
+    struct forward_scratch *s = w->scratch->data;
     /* A reused copy feeds what it remembered; one that feeds nothing has an empty slot. */
     const struct amax_slot *weight = w->choice.feed ? &s->weight.slot : NULL;
     const struct amax_slot *input = w->input.q ? NULL : &s->input.slot;
     char *mirrors = (char *)(s + 1);
     w->sites[0] = scope_apply_site(a->layer, SITE_INPUT, r, input, mirrors);
-    w->sites[1] = scope_apply_site(a->layer, SITE_WEIGHT, r, weight,
-                                   mirrors + scaler_bytes(r->history_len));
+    w->sites[1] =
+        scope_apply_site(a->layer, SITE_WEIGHT, r, weight, mirrors + scaler_bytes(r->history_len));
     w->apply = true;
     struct apply apply = {w->sites, 2, r->algo, r->margin, a->model->frozen};
     return backend_apply(a->lease->engine->queue, &apply, f);
@@ -187,7 +151,7 @@ static int enqueue_calibrate(struct forward *w, struct fault *f)
 {
     const struct forward_args *a = &w->a;
     struct queue *q = a->lease->engine->queue;
-    struct scratch *s = w->scratch->data;
+    struct forward_scratch *s = w->scratch->data;
     const struct weight *weight = &a->layer->weight;
     int rc = enqueue_stage(w, f);
     if (!rc)
@@ -219,7 +183,7 @@ static void enqueue_reading(struct forward *w, uint64_t *at)
 /* What cannot be enqueued leaves its fault in the op: what was, must complete first. */
 static void enqueue(struct forward *w)
 {
-    struct scratch *s = w->scratch->data;
+    struct forward_scratch *s = w->scratch->data;
     if (!operand_rows(&w->input))
         return;
     enqueue_reading(w, &s->begun);
@@ -230,71 +194,7 @@ static void enqueue(struct forward *w)
     enqueue_reading(w, &s->ended);
 }
 
-/* --- after compute --- */
-
-static void take_max(struct site *s, const struct cast_report *r)
-{
-    s->calibration_seen = true;
-    if (r->slot.amax > s->calibration_amax)
-        s->calibration_amax = r->slot.amax;
-}
-
-static void settle_calibrate(struct forward *w)
-{
-    if (w->a.model->gone)
-        return;
-    w->a.model->calibrating = true;
-    take_max(&w->a.layer->sites[SITE_INPUT], &scratch_of(w)->input);
-    take_max(&w->a.layer->sites[SITE_WEIGHT], &scratch_of(w)->weight);
-}
-
-static void merge_into_scope(struct forward *w)
-{
-    if (w->scope->orphan)
-        return;
-    struct scope_part *p = scope_part(w->scope, w->a.layer); /* reserved before compute */
-    p->ran[SITE_INPUT] = p->ran[SITE_WEIGHT] = true;
-    if (!w->input.q)
-        slot_merge(&p->slot[SITE_INPUT], &scratch_of(w)->input.slot);
-    if (w->choice.feed)
-        slot_merge(&p->slot[SITE_WEIGHT], &scratch_of(w)->weight.slot);
-}
-
-static void refresh_sites(struct layer *l, const struct apply_site in[2])
-{
-    site_refresh(&l->sites[SITE_INPUT], in[0].mirror);
-    site_refresh(&l->sites[SITE_WEIGHT], in[1].mirror);
-}
-
-/* A weight edited by nobody since: edits wait for running compute. */
-static void settle_fp8(struct forward *w)
-{
-    struct layer *l = w->a.layer;
-    if (!w->choice.found)
-        weight_file(&l->weight, &w->choice, qtensor_ref(w->wq), &scratch_of(w)->weight);
-    if (w->apply)
-        refresh_sites(l, w->sites);
-    if (w->scope && w->a.model->recipe.kind == RECIPE_DELAYED)
-        merge_into_scope(w);
-    bool eval = w->a.mode == MODE_EVAL && w->a.model->recipe.kind == RECIPE_DELAYED;
-    if (eval && !w->input.q && scratch_of(w)->input.from_tensor)
-        l->sites[SITE_INPUT].uncalibrated_casts++;
-    if (eval && scratch_of(w)->weight.from_tensor)
-        l->sites[SITE_WEIGHT].uncalibrated_casts++;
-}
-
-static void settle(struct forward *w)
-{
-    bool empty = operand_rows(&w->input) == 0;
-    if (!empty && w->a.mode == MODE_CALIBRATE)
-        settle_calibrate(w);
-    else if (!empty)
-        settle_fp8(w);
-    if (w->context)
-        context_fill(w->context, w->xq, w->wq, w->output.high.dtype);
-    filing_settle(&w->filing);
-    w->a.lease->engine->forwards_done++;
-}
+/* --- the end --- */
 
 /* What was made beforehand goes; nothing else has changed. */
 static void withdraw(struct forward *w)
@@ -307,32 +207,15 @@ static void withdraw(struct forward *w)
 static void forward_finish(struct op *op)
 {
     struct forward *w = (struct forward *)op;
-    struct forward_result r = {0};
+    flight_end(w->a.lease->engine, &w->flight);
     if (op->fault.code) {
         withdraw(w);
         w->done(w->arg, &op->fault, NULL);
-        forward_free(w);
-        return;
+    } else {
+        forward_settle(w);
+        struct forward_result r = forward_result(w);
+        w->done(w->arg, &op->fault, &r);
     }
-    settle(w);
-    bool empty = operand_rows(&w->input) == 0;
-    r.output = w->output;
-    r.copy = empty || w->a.mode == MODE_CALIBRATE ? COPY_NONE : w->choice.action;
-    r.weight_cast = r.copy != COPY_NONE;
-    r.input_cast = r.weight_cast && !w->input.q;
-    r.input = scratch_of(w)->input;
-    r.weight = scratch_of(w)->weight;
-    r.input_fmt = recipe_dtype(&w->a.model->recipe, SITE_INPUT);
-    r.weight_fmt = w->choice.key.fmt;
-    bool delayed = w->a.model->recipe.kind == RECIPE_DELAYED;
-    r.uncalibrated_input = r.input_cast && delayed && r.input.from_tensor;
-    r.uncalibrated_weight = r.weight_cast && delayed && r.weight.from_tensor;
-    r.applied = w->apply;
-    r.incarnation = w->incarnation;
-    r.weight_version = w->weight_version;
-    const struct scratch *s = scratch_of(w);
-    r.compute_ns = s->begun && s->ended > s->begun ? s->ended - s->begun : 0;
-    w->done(w->arg, &op->fault, &r);
     forward_free(w);
 }
 
@@ -352,7 +235,27 @@ static int reserve(struct forward *w, struct fault *f)
     if (!rc && a->output_id)
         rc = filing_open(a->lease, a->output_id, "output_id", a->replace_output,
                          operand_ref(&w->output), &w->filing, f);
-    return rc;
+    return rc ? rc : flight_follow(a->lease->engine, f);
+}
+
+/* All is enqueued: a backward may use the context from now on, behind this. */
+static void fly(struct forward *w)
+{
+    const struct forward_args *a = &w->a;
+    if (w->op.fault.code)
+        return;
+    if (w->context)
+        context_fill(w->context, w->xq, w->wq, w->output.high.dtype);
+    if (a->mode != MODE_TRAIN || !operand_rows(&w->input))
+        return;
+    w->flight = (struct flight){
+        .note = &w->op.note,
+        .lease = a->lease,
+        .model = a->model,
+        .layer = a->layer,
+        .filed = a->output_id,
+    };
+    flight_begin(a->lease->engine, &w->flight);
 }
 
 static int prepare(struct forward *w, const struct forward_args *a, struct fault *f)
@@ -369,7 +272,8 @@ static int prepare(struct forward *w, const struct forward_args *a, struct fault
     int rc = forward_check(&w->a, out, f);
     if (!rc)
         rc = make_output(w, out, f);
-    uint64_t bytes = sizeof(struct scratch) + 2 * scaler_bytes(a->model->recipe.history_len);
+    uint64_t bytes =
+        sizeof(struct forward_scratch) + 2 * scaler_bytes(a->model->recipe.history_len);
     if (!rc)
         rc = engine_host_buffer(a->lease->engine, bytes, "the request", &w->scratch, f);
     if (rc)
@@ -395,6 +299,7 @@ int forward_start(const struct forward_args *a, forward_done_cb done, void *arg,
     const struct scaler *site = site_mirror(&a->layer->sites[SITE_WEIGHT]);
     w->choice = weight_choose(&a->layer->weight, &a->model->recipe, site, a->mode, a->first);
     enqueue(w);
+    fly(w);
     op_submit(&w->op, a->lease->engine->queue);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* What a forward refuses before anything is started. */
 #include "daemon/engine/forward.h"
 
+#include "daemon/engine/flight.h"
 #include "daemon/engine/scope.h"
 
 int forward_check_input(const struct layer *l, const struct operand *input, bool fp8_allowed,
@@ -32,7 +33,8 @@ static int check_train(const struct forward_args *a, struct fault *f)
                          "layer %s has F8_E5M2 weights, which fp8_format hybrid can only evaluate "
                          "(its gradients are F8_E5M2 too), needed mode eval or fp8_format e4m3",
                          a->layer->name);
-    return scope_check_train(a->model, a->lease, f);
+    int rc = scope_check_train(a->model, a->lease, f);
+    return rc ? rc : flight_check_forward(a->lease->engine, a->layer, f);
 }
 
 /* There is no product of F8_E5M2 with F8_E5M2: not for the output, and not for the weight's gradient

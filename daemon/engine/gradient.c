@@ -16,6 +16,21 @@ void gradient_forget(struct gradient *g)
     g->nonfinite = 0;
 }
 
+bool gradient_expected(const struct gradient *g)
+{
+    return g->held || g->coming;
+}
+
+const struct tensor *gradient_weight(const struct gradient *g)
+{
+    return g->coming ? &g->coming->weight : &g->weight;
+}
+
+const struct tensor *gradient_bias(const struct gradient *g)
+{
+    return g->coming ? &g->coming->bias : &g->bias;
+}
+
 uint64_t gradient_bytes(const struct gradient *g)
 {
     return (g->weight.buf ? g->weight.buf->charged : 0) + (g->bias.buf ? g->bias.buf->charged : 0);

@@ -11,17 +11,25 @@
 
 #include <stdbool.h>
 
+struct gradient_next;
+
 struct gradient {
     struct tensor weight; /* [out, in]; buf NULL: none yet */
     struct tensor bias;   /* [1, out]; buf NULL: none yet, no bias, or one that came since */
     bool held;
-    uint64_t contributions; /* backward requests that it is the sum of; 0 unless held */
-    uint64_t nonfinite;     /* elements of their grad_output */
+    uint64_t contributions;             /* backward requests that it is the sum of; 0 unless held */
+    uint64_t nonfinite;                 /* elements of their grad_output */
+    const struct gradient_next *coming; /* of a backward that computes; NULL: none */
 };
 
 void gradient_fini(struct gradient *g);            /* also when zeroed */
 void gradient_forget(struct gradient *g);          /* not held any more; the memory stays */
 uint64_t gradient_bytes(const struct gradient *g); /* charged */
+
+/* What a step uses: as it will be once the backward that computes has ended, if one does. */
+bool gradient_expected(const struct gradient *g);
+const struct tensor *gradient_weight(const struct gradient *g);
+const struct tensor *gradient_bias(const struct gradient *g); /* buf NULL: none */
 
 /* Where one backward writes. The bias' gradient is made anew each time, so that a request that
  * fails leaves the old one whole. */

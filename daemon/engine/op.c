@@ -19,7 +19,10 @@ static void on_complete(struct queue_note *note, int status)
     struct op *op = CONTAINER(note, struct op, note);
     if (status && !op->fault.code) /* a backend that lost its device has no sentence for each */
         fault_set(&op->fault, status, "the backend failed: %s", status_text(status));
-    op->exec->post(op->exec->self, &op->task);
+    const struct exec *x = op->exec;
+    x->post(x->self, &op->task); /* which may be its end */
+    if (x->under_way)
+        atomic_fetch_sub(x->under_way, 1);
 }
 
 void op_init(struct op *op, const struct exec *exec, void (*finish)(struct op *op))
@@ -34,5 +37,7 @@ void op_init(struct op *op, const struct exec *exec, void (*finish)(struct op *o
 
 void op_submit(struct op *op, struct queue *q)
 {
+    if (op->exec->under_way)
+        atomic_fetch_add(op->exec->under_way, 1);
     queue_notify(q, &op->note);
 }

@@ -1,6 +1,7 @@
 #include "daemon/engine/resident.h"
 
 #include "base/mem.h"
+#include "daemon/engine/flight.h"
 
 #include <errno.h>
 
@@ -87,6 +88,9 @@ int resident_find(struct lease *l, uint64_t id, const char *field, struct reside
                   struct fault *f)
 {
     struct resident *r = idmap_get(&l->tensors, id);
+    int rc = flight_check_tensor(l->engine, l, id, f);
+    if (rc)
+        return rc;
     if (!r)
         return fault_set(f, FP8D_ENOT_FOUND, "%s %llu is no resident tensor of this connection",
                          field, (unsigned long long)id);
@@ -108,7 +112,11 @@ int filing_open(struct lease *l, uint64_t id, const char *field, bool replace,
                 struct operand value, struct filing *out, struct fault *f)
 {
     struct filing n = {.resident = replace ? idmap_get(&l->tensors, id) : NULL};
-    int rc;
+    int rc = flight_check_tensor(l->engine, l, id, f);
+    if (rc) {
+        operand_fini(&value);
+        return rc;
+    }
     if (!n.resident) {
         n.fresh = true;
         rc = resident_new(l, id, field, value, &n.resident, f);

@@ -1,6 +1,7 @@
 #include "daemon/engine/step.h"
 
 #include "base/mem.h"
+#include "daemon/engine/flight.h"
 #include "daemon/engine/scope.h"
 #include "daemon/engine/step_layer.h"
 
@@ -56,7 +57,10 @@ static int check(const struct step_args *a, struct fault *f)
     int rc = check_number(a, f);
     if (!rc && a->step != a->model->optimizer.steps)
         rc = model_check_counts(a->model, f);
-    return rc ? rc : scope_check_train(a->model, a->lease, f);
+    if (!rc)
+        rc = scope_check_train(a->model, a->lease, f);
+    const struct optimizer *o = &a->model->optimizer;
+    return rc ? rc : flight_check_step(a->lease->engine, a->model, a->step == o->steps, f);
 }
 
 /* --- its memory --- */
@@ -251,7 +255,7 @@ static void measured(struct op *op)
 
 static bool takes_part(const struct layer *l)
 {
-    return l->gradient.held && !l->own.frozen;
+    return gradient_expected(&l->gradient) && !l->own.frozen;
 }
 
 static int reserve(struct step *s, struct fault *f)
@@ -321,6 +325,8 @@ int step_start(const struct step_args *a, step_done_cb done, void *arg, struct f
     }
 #endif
     rc = reserve(s, f);
+    if (!rc)
+        rc = flight_follow(s->model->engine, f);
     if (rc) {
         step_free(s);
         return rc;

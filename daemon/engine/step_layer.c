@@ -61,7 +61,7 @@ static int place_init(struct step_tensor *t, struct engine *e, const struct tens
 /* A bias that an edit gave to the layer has no gradient before the next backward. */
 static bool moves_bias(const struct layer *l)
 {
-    return l->weight.bias.buf && l->gradient.bias.buf;
+    return l->weight.bias.buf && gradient_bias(&l->gradient)->buf;
 }
 
 /* The moments that a layer's options ask for are the model's: only rate and decay are its own. */
@@ -150,11 +150,11 @@ int step_layer_begin(struct step_layer *s, struct model *m, struct step_report *
     struct queue *q = m->engine->queue;
     int rc = fill(&s->weight, &l->weight_state, q, &l->weight.high, l->weight.primary.q, f);
     if (!rc)
-        rc = backend_norm(q, &l->gradient.weight, &r->weight, f);
+        rc = backend_norm(q, gradient_weight(&l->gradient), &r->weight, f);
     if (rc || !moves_bias(l))
         return rc;
     rc = fill(&s->bias, &l->bias_state, q, &l->weight.bias, NULL, f);
-    return rc ? rc : backend_norm(q, &l->gradient.bias, &r->bias, f);
+    return rc ? rc : backend_norm(q, gradient_bias(&l->gradient), &r->bias, f);
 }
 
 /* --- second round --- */

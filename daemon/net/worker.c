@@ -7,6 +7,8 @@
 
 #define SPIN_NS 50000
 #define SPIN_CORES 8
+#define BUSY_SPIN_NS 3000000 /* for what computes already */
+#define BUSY_SPIN_CORES 16
 
 static void on_idle(uv_idle_t *idle);
 static void empty_inbox(struct worker *w);
@@ -20,17 +22,21 @@ static void stay_awake(struct worker *w)
 {
     if (!w->spin_ns || w->idle_closed)
         return;
+    w->busy_until = now(w) + w->busy_spin_ns;
     w->awake_until = now(w) + w->spin_ns;
     if (!atomic_load(&w->awake) && !uv_idle_start(&w->idle, on_idle))
         atomic_store(&w->awake, true);
 }
 
-/* Whoever fills the inbox looks at `awake` after it, as this looks at the inbox after `awake`: one of
- * the two sees the other. */
+/* Whoever fills the inbox looks at `awake` after it, as this looks at the inbox after `awake`: one
+ * of the two sees the other. */
 static void on_idle(uv_idle_t *idle)
 {
     struct worker *w = idle->data;
-    if (!atomic_load(&w->inbox_full) && now(w) >= w->awake_until) {
+    uint64_t at = now(w);
+    if (atomic_load(&w->under_way) && at < w->busy_until)
+        w->awake_until = at + w->spin_ns; /* its reply is made a little after it has ended */
+    if (!atomic_load(&w->inbox_full) && at >= w->awake_until) {
         uv_idle_stop(idle);
         atomic_store(&w->awake, false);
     }
@@ -64,12 +70,13 @@ static void post(void *self, struct exec_task *task)
         pthread_cond_signal(&w->wake);
 }
 
-/* Look for work a little before going to sleep: waking up takes longer than what a GPU computes for a
- * small request. Not where cores are few. */
+/* Look for work a little before going to sleep: waking up takes longer than what a GPU computes for
+ * a small request. Not where cores are few. */
 static void spin(struct worker *w)
 {
-    uint64_t until = w->spin_ns ? now(w) + w->spin_ns : 0;
-    while (until && !atomic_load_explicit(&w->has_tasks, memory_order_acquire) && now(w) < until)
+    uint64_t start = w->spin_ns ? now(w) : 0;
+    while (start && !atomic_load_explicit(&w->has_tasks, memory_order_acquire) &&
+           now(w) - start < (atomic_load(&w->under_way) ? w->busy_spin_ns : w->spin_ns))
         __builtin_ia32_pause();
 }
 
@@ -202,10 +209,16 @@ int worker_init(struct worker *w, uv_loop_t *loop, const struct roster *roster,
                 void (*deliver)(void *self, struct reply *r), void *self, struct fault *f)
 {
     *w = (struct worker){.roster = roster, .deliver = deliver, .self = self};
-    w->exec =
-        (struct exec){.self = w, .post = post, .reply = reply, .cancelled = cancelled, .now = now};
+    w->exec = (struct exec){.self = w,
+                            .post = post,
+                            .reply = reply,
+                            .cancelled = cancelled,
+                            .now = now,
+                            .under_way = &w->under_way};
     w->loop_thread = pthread_self();
-    w->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) >= SPIN_CORES ? SPIN_NS : 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    w->spin_ns = cores >= SPIN_CORES ? SPIN_NS : 0;
+    w->busy_spin_ns = cores >= BUSY_SPIN_CORES ? BUSY_SPIN_NS : w->spin_ns;
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->inbox_lock, NULL);
     pthread_cond_init(&w->wake, NULL);

@@ -26,7 +26,9 @@ struct worker {
     pthread_cond_t wake;
     struct exec_task *head, *tail;
     _Atomic bool has_tasks; /* a hint for a thread that looks before it sleeps */
-    uint64_t spin_ns;       /* for how long it looks; 0 where cores are few */
+    _Atomic unsigned under_way; /* tasks that a thread which computes will post */
+    uint64_t spin_ns;       /* for how long a thread looks; 0 where cores are few */
+    uint64_t busy_spin_ns;  /* the same, while tasks are under way */
     bool stop;    /* the engine thread ends when its list is empty */
     bool stopped; /* it has ended */
     pthread_mutex_t inbox_lock;
@@ -34,7 +36,8 @@ struct worker {
     bool closed;             /* replies of other threads are dropped; under inbox_lock */
     _Atomic bool inbox_full; /* a hint, to spare the loop thread the lock */
     _Atomic bool awake;      /* the loop looks at the inbox by itself: no wake-up is needed */
-    uint64_t awake_until;    /* ns; the loop thread's, as are idle and idle_closed */
+    uint64_t awake_until;    /* ns; the loop thread's, as are busy_until, idle and idle_closed */
+    uint64_t busy_until;     /* as long as tasks are under way, at most */
     uv_idle_t idle;          /* runs while awake */
     bool idle_closed;
     uv_async_t async;

@@ -32,6 +32,8 @@ struct request {
     int fds[FRAME_FDS_MAX];
     unsigned fd_count;
     struct request *next; /* in the session's line */
+    bool ahead;           /* began ahead, see session.h */
+    bool waits;           /* not again: it begins when the one before it has ended */
     struct load *load;    /* while a load runs */
     struct save *save;    /* while a save runs */
     struct reply *spare;  /* "out of memory", made beforehand: a request always gets an answer */

@@ -41,6 +41,7 @@ struct rpc {
     uint32_t session_count;
     uint32_t queued, running;
     uint64_t requests_done;
+    uint64_t begun_ahead;   /* requests that began before the one before them had ended */
     uint32_t computing;     /* computing requests that run */
     bool changing;          /* one of them may change state: then it is the only one */
     bool scheduling;
@@ -48,6 +49,8 @@ struct rpc {
     rpc_drained_cb drained;
     void *drained_arg;
     struct exec_task drain_task;
+    struct exec_task again_task; /* sched_run, later */
+    bool again;                  /* it is posted */
 };
 
 int rpc_new(const struct rpc_options *o, struct rpc **out, struct fault *f);

@@ -3,7 +3,11 @@
  * Ordered requests of one session run one after another; between sessions round-robin. A computing
  * request that may change state runs when no other computes; those that change none (eval,
  * recompute, check) run beside each other where rpc_options.overlap says so. A save begins when no
- * change runs, and then goes on beside them. Others run beside them. Engine thread.
+ * change runs, and then goes on beside them. Others run beside them.
+ *
+ * While a change computes and no other session waits, the next request of its line may begin ahead,
+ * where the engine allows it (daemon/engine/flight.h). One that is refused then, or fails, goes back to
+ * the head of the line and begins again as if nothing had been. Engine thread.
  */
 #ifndef FP8D_DAEMON_RPC_SESSION_H
 #define FP8D_DAEMON_RPC_SESSION_H
@@ -25,6 +29,7 @@ struct session {
     struct lease lease;
     struct request *first, **last; /* the line */
     struct request *running;
+    struct request *ahead;         /* begun behind it, before its end; or NULL */
     bool closed;                   /* the connection is gone */
     struct session *prev, *next;   /* in the ring, or NULL */
     struct outcome *outcomes;      /* ring of OUTCOMES_KEPT */
@@ -43,6 +48,9 @@ void session_enqueue(struct session *s, struct request *rq);
 
 /* A request of the line has ended; called by request.c before it frees it. */
 void session_finished(struct session *s, struct request *rq, bool ok);
+
+/* A request that began ahead has failed: true if it is in line again, and not to be answered. */
+bool session_take_back(struct session *s, struct request *rq);
 
 /* Take a queued request out of the line, or NULL. */
 struct request *session_unqueue(struct session *s, uint64_t id);

@@ -10,8 +10,11 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#define SPIN_US 100u
+#define IDLE_SPIN_US 100u
+#define BUSY_SPIN_US 3000u
+#define SPIN_CORES 16
 #define LEAST_MAJOR 9
 
 /* --- info --- */
@@ -90,6 +93,7 @@ static const struct backend_ops cuda_ops = {
     .notify = cuda_notify,
     .hold = cuda_hold,
     .release = cuda_release,
+    .follow = cuda_follow,
     .copy = cuda_copy,
     .cast = cuda_cast,
     .adopt = cuda_adopt,
@@ -143,6 +147,15 @@ static int fill(struct cuda *c, const struct module_options *o, struct fault *f)
     return rc;
 }
 
+/* Being woken takes longer than a small request computes, so a thread that waits for work which is
+ * under way looks for it, as long as there are cores for that. */
+static void set_spin(struct cuda *c, unsigned us)
+{
+    bool many = sysconf(_SC_NPROCESSORS_ONLN) >= SPIN_CORES;
+    c->idle_spin_ns = 1000ull * (us ? us : IDLE_SPIN_US);
+    c->busy_spin_ns = 1000ull * (us ? us : many ? BUSY_SPIN_US : IDLE_SPIN_US);
+}
+
 static int cuda_open(const struct backend_host *host, const struct module_options *o,
                      struct backend **out, struct fault *f)
 {
@@ -152,7 +165,7 @@ static int cuda_open(const struct backend_host *host, const struct module_option
         return fault_set(f, FP8D_ERESOURCE_EXHAUSTED, "no memory for the CUDA backend");
     c->base.ops = &cuda_ops;
     c->device = (int)o->device;
-    c->spin_us = o->spin_us ? o->spin_us : SPIN_US;
+    set_spin(c, o->spin_us);
     pthread_mutex_init(&c->lost_lock, NULL);
     c->plans = plans_new(o->reproducible);
     int rc = c->plans ? 0 : fault_set(f, FP8D_ERESOURCE_EXHAUSTED, "no memory for the GEMM plans");

@@ -39,7 +39,7 @@ struct cuda {
     int device;
     unsigned sms;
     uint64_t l2_bytes;
-    unsigned spin_us;
+    uint64_t idle_spin_ns, busy_spin_ns; /* how long a thread looks before it sleeps (clock.h) */
     char name[128]; /* as info gives it */
     cublasLtHandle_t blas;
     CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);

@@ -108,6 +108,24 @@ void cuda_notify(struct queue *base, struct queue_note *note)
     pthread_mutex_unlock(&l->lock);
 }
 
+struct follow_args {
+    uint64_t turn;
+};
+
+static int run_follow(struct cuda_queue *q, void *args, struct fault *f)
+{
+    const struct follow_args *a = args;
+    if (q->failed_turn < a->turn)
+        return 0;
+    return fault_set(f, FP8D_EABORTED, "the request before it failed");
+}
+
+int cuda_follow(struct queue *base, const struct queue_note *note, struct fault *f)
+{
+    struct follow_args a = {note->turn};
+    return cuda_post((struct cuda_queue *)base, run_follow, &a, sizeof a, f);
+}
+
 /* --- launching --- */
 
 static void run_op(struct cuda_queue *q, struct cuda_op *op)
@@ -128,6 +146,8 @@ static void run_op(struct cuda_queue *q, struct cuda_op *op)
 static void run_note(struct cuda_queue *q, struct queue_note *note)
 {
     note->status = q->failed.code;
+    if (note->status)
+        q->failed_turn = note->turn;
     if (note->status && note->fault && !note->fault->code)
         *note->fault = q->failed;
     q->failed.code = 0;
@@ -158,8 +178,8 @@ static void run_all(struct cuda_queue *q, struct cuda_op *ops, struct queue_note
 static bool take(struct cuda_queue *q, struct cuda_op **ops, struct queue_note **notes)
 {
     struct launch_list *l = &q->list;
-    uint64_t start = now_ns(), spin = q->cuda->spin_us * 1000ull;
-    while (l->posted == l->launched && now_ns() - start < spin)
+    uint64_t start = now_ns();
+    while (l->posted == l->launched && now_ns() - start < cuda_spin_ns(q))
         relax();
     pthread_mutex_lock(&l->lock);
     l->asleep = true;
@@ -190,6 +210,7 @@ static void *launch_main(void *arg)
     struct cuda_queue *q = arg;
     struct cuda_op *ops;
     struct queue_note *notes;
+    (void)cudaSetDevice(q->cuda->device);
     while (take(q, &ops, &notes)) {
         bool lone = !notes;
         run_all(q, ops, notes);

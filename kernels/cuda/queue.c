@@ -38,7 +38,7 @@ static int wait_for(struct cuda_queue *q, uint64_t mark)
     uint64_t start = now_ns(), asked = start;
     while (!reached(q, mark)) {
         uint64_t now = now_ns();
-        if (now - start < q->cuda->spin_us * 1000ull) {
+        if (now - start < q->cuda->busy_spin_ns) {
             relax();
             continue;
         }
@@ -88,7 +88,7 @@ static struct queue_note *take(struct cuda_queue *q)
 static bool wait_for_note(struct cuda_queue *q, uint64_t seen, uint64_t *settled)
 {
     uint64_t start = now_ns();
-    while (q->notes == seen && now_ns() - start < q->cuda->spin_us * 1000ull)
+    while (q->notes == seen && now_ns() - start < cuda_spin_ns(q))
         relax();
     pthread_mutex_lock(&q->lock);
     q->asleep = true;

@@ -6,7 +6,7 @@
  * a GEMM's algorithms where a shape is new; what it cannot launch fails the next note, and what
  * lies between is left out. A note is a value that the stream writes into pinned memory
  * (cuStreamWriteValue32) once all before it is done; the completion thread (queue.c) polls that
- * word for spin_us, then sleeps between looks, and asks the driver about errors only when it has
+ * word for a while, then sleeps between looks, and asks the driver about errors only when it has
  * waited for a while: polling a word takes no driver lock away from the thread that launches.
  */
 #ifndef FP8D_KERNELS_CUDA_QUEUE_H
@@ -46,6 +46,7 @@ struct cuda_queue {
     struct heap_block *scratch; /* reused in stream order; grows. The launching thread's, as are */
     uint64_t marks;             /* the marks given out, and */
     struct fault failed;        /* the first failure since the last note; code 0: none */
+    uint64_t failed_turn;       /* of the last note that reported one; 0: none did */
     struct launch_list list;
     pthread_t thread; /* of completion */
     pthread_mutex_t lock;
@@ -72,6 +73,7 @@ int cuda_post_always(struct cuda_queue *q, cuda_op_cb run, const void *args, siz
 void cuda_notify(struct queue *q, struct queue_note *note);
 void cuda_hold(struct queue *q);
 void cuda_release(struct queue *q, bool run);
+int cuda_follow(struct queue *q, const struct queue_note *note, struct fault *f);
 
 /* Waits until everything enqueued is on the stream. For tests and benchmarks, which look at the
  * stream itself. */
@@ -79,6 +81,12 @@ static inline void cuda_drain(const struct cuda_queue *q)
 {
     while (q->list.launched != q->list.posted)
         relax();
+}
+
+/* How long a thread of the queue looks for work before it sleeps. */
+static inline uint64_t cuda_spin_ns(const struct cuda_queue *q)
+{
+    return atomic_load(&q->base.pending) ? q->cuda->busy_spin_ns : q->cuda->idle_spin_ns;
 }
 
 /* A thread of the queue, signals blocked. */

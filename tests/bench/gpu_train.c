@@ -12,15 +12,26 @@
 #define LEN 1024u
 #define SITES 3
 
+enum {
+    PART_CAST_X = 1,
+    PART_FPROP = 2,
+    PART_CAST_DY = 4,
+    PART_DGRAD = 8,
+    PART_WGRAD = 16,
+    ALL = 31
+};
+
 /* A layer whose tensors, in sets, take turns. */
 struct trained {
-    uint64_t m, n, k; /* tokens, out, in */
-    bool precise;     /* gradients */
+    uint64_t m, n, k;  /* tokens, out, in */
+    bool precise;      /* gradients */
+    bool reproducible; /* the first algorithm, not the fastest; what plans = auto trains with */
+    unsigned parts;    /* what is run, of PART_* */
     unsigned sets, made;
     struct buffer **x, **y, **dy, **dx, **dw;
     struct qtensor **w;
     struct buffer *state, *host; /* three scalers; two reports and mirrors */
-    struct qtensor *kept[KEPT];
+    struct qtensor *xq, *gq, *kept[KEPT];
 };
 
 static void wait_for_all(void)
@@ -107,6 +118,8 @@ static void trained_close(struct trained *t)
     wait_for_all();
     for (unsigned i = 0; i < KEPT; i++)
         qtensor_unref(t->kept[i]);
+    qtensor_unref(t->xq);
+    qtensor_unref(t->gq);
     for (unsigned i = 0; i < t->sets; i++)
         qtensor_unref(t->w[i]);
     free(t->w);
@@ -145,42 +158,52 @@ static struct tensor tensor(struct buffer *buf, enum dtype t, uint64_t rows, uin
     return (struct tensor){.buf = buf, .dtype = t, .rows = rows, .cols = cols};
 }
 
-static struct qtensor **next_kept(struct trained *t)
+/* A tensor that the work before may still use is kept for a while. */
+static struct qtensor **next_of(struct trained *t, struct qtensor **now)
 {
-    struct qtensor **q = &t->kept[t->made++ % KEPT];
-    qtensor_unref(*q);
-    *q = NULL;
-    return q;
+    struct qtensor **old = &t->kept[t->made++ % KEPT];
+    qtensor_unref(*old);
+    *old = *now;
+    *now = NULL;
+    return now;
 }
 
+static void multiply(const struct trained *t, unsigned part, struct gemm g)
+{
+    g.reproducible = t->reproducible;
+    if (t->parts & part)
+        must(backend_gemm(bench.queue, &g, &bench.fault));
+}
+
+/* Parts alone multiply what the last whole run left. */
 static void trained_run(void *arg, unsigned set)
 {
     struct trained *t = arg;
     unsigned i = set % t->sets;
-    struct qtensor **x = next_kept(t);
-    cast(t, t->x[i], t->m, t->k, 0, x);
-    struct gemm y = {.a = *x,
-                     .b = t->w[i],
-                     .out = tensor(t->y[i], DTYPE_BF16, t->m, t->n),
-                     .reproducible = false};
-    must(backend_gemm(bench.queue, &y, &bench.fault));
-    apply(t, 0, 2);
-    struct qtensor **g = next_kept(t);
-    cast(t, t->dy[i], t->m, t->n, 2, g);
-    struct gemm dx = {.a = *g,
-                      .b = t->w[i],
-                      .b_transposed = true,
-                      .precise = t->precise,
-                      .out = tensor(t->dx[i], DTYPE_BF16, t->m, t->k)};
-    must(backend_gemm(bench.queue, &dx, &bench.fault));
-    struct gemm dw = {.a = *g,
-                      .a_transposed = true,
-                      .b = *x,
-                      .b_transposed = true,
-                      .precise = t->precise,
-                      .out = tensor(t->dw[i], DTYPE_F32, t->n, t->k)};
-    must(backend_gemm(bench.queue, &dw, &bench.fault));
-    apply(t, 2, 1);
+    if (t->parts & PART_CAST_X)
+        cast(t, t->x[i], t->m, t->k, 0, next_of(t, &t->xq));
+    multiply(
+        t, PART_FPROP,
+        (struct gemm){.a = t->xq, .b = t->w[i], .out = tensor(t->y[i], DTYPE_BF16, t->m, t->n)});
+    if (t->parts & PART_CAST_X)
+        apply(t, 0, 2);
+    if (t->parts & PART_CAST_DY)
+        cast(t, t->dy[i], t->m, t->n, 2, next_of(t, &t->gq));
+    multiply(t, PART_DGRAD,
+             (struct gemm){.a = t->gq,
+                           .b = t->w[i],
+                           .b_transposed = true,
+                           .precise = t->precise,
+                           .out = tensor(t->dx[i], DTYPE_BF16, t->m, t->k)});
+    multiply(t, PART_WGRAD,
+             (struct gemm){.a = t->gq,
+                           .a_transposed = true,
+                           .b = t->xq,
+                           .b_transposed = true,
+                           .precise = t->precise,
+                           .out = tensor(t->dw[i], DTYPE_F32, t->n, t->k)});
+    if (t->parts & PART_CAST_DY)
+        apply(t, 2, 1);
 }
 
 /* --- against PyTorch --- */
@@ -204,34 +227,79 @@ static void print_against(const struct shape *s, const char *ours, unsigned peer
     print_ratio(name, us, theirs, "us", aim > 0 ? 1 / aim : 0);
 }
 
+enum { PRECISE, FAST, REPRODUCIBLE, WAYS };
+
+static void set_way(struct trained *t, int way)
+{
+    t->precise = way != FAST;
+    t->reproducible = way == REPRODUCIBLE;
+}
+
+/* What the whole consists of, each alone: where time goes that the ratios above do not explain. */
+static void bench_parts(struct trained *t, const struct shape *s)
+{
+    static const struct {
+        const char *name;
+        unsigned part;
+    } parts[] = {{"cast_x", PART_CAST_X},
+                 {"fprop", PART_FPROP},
+                 {"cast_grad_output", PART_CAST_DY},
+                 {"dgrad", PART_DGRAD},
+                 {"wgrad", PART_WGRAD}};
+    double us[ROUNDS_MAX];
+    set_way(t, PRECISE);
+    for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) {
+        t->parts = parts[p].part;
+        for (unsigned r = 0; r < bench.rounds; r++)
+            us[r] = burst(stream_of(bench.queue), trained_run, t, BURST);
+        char name[96];
+        (void)snprintf(name, sizeof name, "forward_backward_part_%s_%lux%lux%lu", parts[p].name,
+                       s->m, s->n, s->k);
+        print_value(name, median(us, bench.rounds), "us", NULL, 0);
+    }
+    t->parts = ALL;
+}
+
+static void print_shape(const struct shape *s, double us[WAYS][ROUNDS_MAX],
+                        double torch[PEERS][ROUNDS_MAX])
+{
+    double ours[WAYS];
+    for (int w = 0; w < WAYS; w++)
+        ours[w] = median(us[w], bench.rounds);
+    for (unsigned p = 0; p < PEERS; p++) {
+        double theirs = median(torch[p], bench.rounds); /* which sorts: the first is the least */
+        theirs = torch[p][0] > 0 ? theirs : -1;
+        print_against(s, "forward_backward", p, ours[PRECISE], theirs,
+                      p == SCALED_MM ? 1.15 : s->bf16);
+        print_against(s, "forward_backward_reproducible", p, ours[REPRODUCIBLE], theirs, 0);
+        if (p != SCALED_MM)
+            print_against(s, "forward_backward_fast_gradients", p, ours[FAST], theirs, s->fast);
+    }
+}
+
 static void bench_shape(const struct shape *s)
 {
-    struct trained t[2];
-    double us[2][ROUNDS_MAX], torch[PEERS][ROUNDS_MAX];
-    for (int i = 0; i < 2; i++) {
-        t[i] = (struct trained){.m = s->m, .n = s->n, .k = s->k, .precise = i == 0};
-        trained_open(&t[i]);
-        trained_run(&t[i], 0); /* plans */
+    struct trained t = {.m = s->m, .n = s->n, .k = s->k, .parts = ALL};
+    double us[WAYS][ROUNDS_MAX], torch[PEERS][ROUNDS_MAX];
+    trained_open(&t);
+    for (int w = 0; w < WAYS; w++) { /* plans */
+        set_way(&t, w);
+        trained_run(&t, 0);
         wait_for_all();
     }
     torch_open(&bench.torch, s->m, s->n, s->k, "train_bf16 train_bf16_compiled train_scaled_mm");
     for (unsigned r = 0; r < bench.rounds; r++) {
-        for (int i = 0; i < 2; i++)
-            us[i][r] = burst(stream_of(bench.queue), trained_run, &t[i], BURST);
+        for (int w = 0; w < WAYS; w++) {
+            set_way(&t, w);
+            us[w][r] = burst(stream_of(bench.queue), trained_run, &t, BURST);
+        }
         for (int p = 0; p < PEERS; p++)
             torch[p][r] = torch_run(&bench.torch, peers[p]);
     }
     bench.runs = bench.rounds * BURST;
-    double precise = median(us[0], bench.rounds), fast = median(us[1], bench.rounds);
-    for (unsigned p = 0; p < PEERS; p++) {
-        double theirs = median(torch[p], bench.rounds); /* which sorts: the first is the least */
-        theirs = torch[p][0] > 0 ? theirs : -1;
-        print_against(s, "forward_backward", p, precise, theirs, p == SCALED_MM ? 1.15 : s->bf16);
-        if (p != SCALED_MM)
-            print_against(s, "forward_backward_fast_gradients", p, fast, theirs, s->fast);
-    }
-    for (int i = 0; i < 2; i++)
-        trained_close(&t[i]);
+    print_shape(s, us, torch);
+    bench_parts(&t, s);
+    trained_close(&t);
 }
 
 void bench_training(void)

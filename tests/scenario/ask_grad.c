@@ -3,6 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static unsigned send_later(struct ask *a, uint16_t type, const ProtobufCMessage *m)
+{
+    a->sent = desk_send(a->desk, a->conn, type, m, NULL, 0, NULL, 0);
+    return ASK_LATER;
+}
+
 unsigned ask_backward(struct ask *a, struct ask_backward *b)
 {
     Fp8d__V1__BackwardRequest m = FP8D__V1__BACKWARD_REQUEST__INIT;
@@ -61,6 +67,8 @@ unsigned ask_recompute(struct ask *a, struct ask_recompute *r)
     m.output_dtype = r->output_dtype;
     m.replace_output = r->replace_output;
     m.time_compute = r->time_compute;
+    if (a->later)
+        return send_later(a, REQUEST_RECOMPUTE, &m.base);
     unsigned code =
         desk_call(a->desk, a->conn, REQUEST_RECOMPUTE, &m.base, NULL, 0, &frame, a->text);
     if (!code) {
@@ -97,6 +105,8 @@ unsigned ask_zero_grad(struct ask *a, const char *model, unsigned *layers)
     Fp8d__V1__ZeroGradRequest m = FP8D__V1__ZERO_GRAD_REQUEST__INIT;
     struct desk_frame *frame = NULL;
     m.model = (char *)(uintptr_t)model;
+    if (a->later)
+        return send_later(a, REQUEST_ZERO_GRAD, &m.base);
     unsigned code =
         desk_call(a->desk, a->conn, REQUEST_ZERO_GRAD, &m.base, NULL, 0, &frame, a->text);
     if (!code && layers) {
@@ -118,6 +128,8 @@ unsigned ask_gradient(struct ask *a, const char *model, const char *layer, bool 
     m.layer = (char *)(uintptr_t)layer;
     m.part = bias ? FP8D__V1__GRADIENT_PART__GRADIENT_PART_BIAS
                   : FP8D__V1__GRADIENT_PART__GRADIENT_PART_WEIGHT;
+    if (a->later)
+        return send_later(a, REQUEST_GET_GRADIENT, &m.base);
     unsigned code =
         desk_call(a->desk, a->conn, REQUEST_GET_GRADIENT, &m.base, NULL, 0, &frame, a->text);
     if (!code) {
@@ -155,10 +167,8 @@ unsigned ask_step(struct ask *a, const char *model, struct ask_step *s)
     m.loss_scale = s->loss_scale;
     m.max_norm = s->max_norm;
     m.time_compute = s->time_compute;
-    if (a->later) {
-        a->sent = desk_send(a->desk, a->conn, REQUEST_STEP, &m.base, NULL, 0, NULL, 0);
-        return ASK_LATER;
-    }
+    if (a->later)
+        return send_later(a, REQUEST_STEP, &m.base);
     unsigned code = desk_call(a->desk, a->conn, REQUEST_STEP, &m.base, NULL, 0, &frame, a->text);
     if (!code)
         s->reply = fp8d__v1__step_reply__unpack(NULL, frame->meta_len, frame->meta);

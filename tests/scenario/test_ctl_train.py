@@ -355,7 +355,7 @@ def output_targets(t):
     t.refused("an output over a pipe", "INVALID_ARGUMENT", ["fifo", "no regular file"],
               target + t.file("fifo"))
     t.refused("an output over a folder", "INVALID_ARGUMENT", ["no regular file"], target + t.folder)
-    t.refused("an output in no folder", "ENOENT", ["its folder cannot be opened"],
+    t.refused("an output in no folder", "ENOENT", ["cannot open the folder "],
               target + t.file("no/y"))
     left = [n for n in os.listdir(t.folder) if n.startswith(".")]
     t.tap.is_("no temporary stays", not left, left)

@@ -183,7 +183,7 @@ struct desk *desk_new(const struct engine_options *o, unsigned threads)
     d->frames_last = &d->frames;
     d->aside_last = &d->aside;
     d->now_ns = 1000000000;
-    d->exec = (struct exec){d, post, reply, cancelled, now};
+    d->exec = (struct exec){d, post, reply, cancelled, now, NULL};
     open_engine(d, o, threads);
     d->settles = rig_cuda() && !threads;
     struct rpc_options r = {

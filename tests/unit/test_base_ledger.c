@@ -48,6 +48,8 @@ START_TEST(ledger_refuses_past_the_cap)
     ck_assert_ptr_nonnull(strstr(f.text, "input tensor needs 1 bytes"));
     ck_assert_ptr_nonnull(strstr(f.text, "1000"));
     ck_assert_uint_gt(f.retry_after_ms, 0);
+    ck_assert_int_eq(ledger_charge(&l, CAP + 1, "input tensor", &f), FP8D_ERESOURCE_EXHAUSTED);
+    ck_assert_uint_eq(f.retry_after_ms, 0); /* it will never fit */
     ledger_release(&l, 600);
     ck_assert_int_eq(ledger_charge(&l, 600, "input tensor", &f), 0);
 }

@@ -16,8 +16,8 @@
 
 static char folder[64];
 static int dirfd;
-static struct io table;   /* io_posix, of which one call fails */
-static int countdown;     /* calls that succeed before; -1: none fails */
+static struct io table; /* io_posix, of which one call fails */
+static int countdown;   /* calls that succeed before; -1: none fails */
 static bool fired;
 
 static bool fails(void)
@@ -215,6 +215,32 @@ START_TEST(replace_refuses_bad_targets)
 }
 END_TEST
 
+/* A path's folder and the rest of it; what is no folder is named. */
+START_TEST(replace_finds_the_folder)
+{
+    struct fault f = {0};
+    char path[128];
+    const char *name = NULL;
+    struct stat a, b;
+    ck_assert_int_gt(snprintf(path, sizeof path, "%s/new", folder), 0);
+    int fd = replace_folder(&io_posix, path, &name, &f);
+    ck_assert_msg(fd >= 0, "%s", f.text);
+    ck_assert_str_eq(name, "new");
+    ck_assert(!fstat(fd, &a) && !stat(folder, &b) && a.st_ino == b.st_ino);
+    close(fd);
+    fd = replace_folder(&io_posix, "new", &name, &f);
+    ck_assert(fd >= 0 && !strcmp(name, "new") && !fstat(fd, &a) && !stat(".", &b));
+    ck_assert_uint_eq(a.st_ino, b.st_ino);
+    close(fd);
+    fd = replace_folder(&io_posix, "/new", &name, &f);
+    ck_assert(fd >= 0 && !strcmp(name, "new") && !fstat(fd, &a) && !stat("/", &b));
+    ck_assert_uint_eq(a.st_ino, b.st_ino);
+    close(fd);
+    ck_assert_int_eq(replace_folder(&io_posix, "/dev/null/new", &name, &f), -ENOTDIR);
+    ck_assert_str_eq(f.text, "cannot open the folder /dev/null: Not a directory");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("replace");
@@ -226,6 +252,7 @@ static Suite *suite(void)
     tcase_add_test(c, replace_takes_over_a_stale_temporary);
     tcase_add_test(c, replace_survives_each_failed_call);
     tcase_add_test(c, replace_refuses_bad_targets);
+    tcase_add_test(c, replace_finds_the_folder);
     suite_add_tcase(s, c);
     return s;
 }

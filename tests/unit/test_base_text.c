@@ -251,6 +251,13 @@ START_TEST(text_escape_shows_foreign_bytes)
     ck_assert_str_eq(escape("a\\x41", 5, 256), "a\\x5cx41");
     ck_assert_str_eq(escape("\xc2\x85", 2, 256), "\\xc2\\x85");
     ck_assert_str_eq(escape("", 0, 256), "");
+    ck_assert_str_eq(escape("a\xe2\x80\xae"
+                            "b",
+                            5, 256),
+                     "a\\xe2\\x80\\xaeb"); /* U+202E */
+    ck_assert_str_eq(escape("\xe2\x81\xa9\xd8\x9c", 5, 256), "\\xe2\\x81\\xa9\\xd8\\x9c");
+    ck_assert_str_eq(escape("\xe2\x80\xa6\xd8\xa7", 5, 256),
+                     "\xe2\x80\xa6\xd8\xa7"); /* U+2026, U+0627 */
 }
 END_TEST
 

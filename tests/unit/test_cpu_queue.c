@@ -278,6 +278,41 @@ START_TEST(queue_post_survives_each_failed_allocation)
 }
 END_TEST
 
+/* What follows a failure is left out, with a failure of its own, and what follows a success or
+ * comes later is not. A GPU's queue reports operations that were dropped; nothing fails here
+ * otherwise. */
+START_TEST(queue_leaves_out_what_follows_a_failure)
+{
+    struct rig r;
+    bool drop = _i == 1;
+    char text[8] = "";
+    struct fault f[3] = {{0}};
+    struct letter notes[3];
+    rig_open(&r, CPU_LEVEL_AUTO, 1, false);
+    struct buffer *from = rig_buffer(&r, 4, "abc"), *to = rig_buffer(&r, 4, "xyz");
+    for (int i = 0; i < 3; i++)
+        notes[i] = (struct letter){{.done = letter_done, .fault = &f[i]}, (char)('1' + i), text};
+    queue_hold(r.q);
+    ck_assert_int_eq(backend_copy(r.q, to, 0, from, 0, 1, &r.f), 0);
+    queue_release(r.q, !drop);
+    queue_notify(r.q, &notes[0].note);
+    ck_assert_int_eq(backend_follow(r.q, &notes[0].note, &r.f), 0);
+    ck_assert_int_eq(backend_copy(r.q, to, 1, from, 1, 1, &r.f), 0);
+    queue_notify(r.q, &notes[1].note);
+    ck_assert_int_eq(backend_copy(r.q, to, 2, from, 2, 1, &r.f), 0);
+    queue_notify(r.q, &notes[2].note);
+    rig_wait(&r);
+    bool reports = drop && rig_cuda();
+    ck_assert_str_eq(text, reports ? "!!3" : "123");
+    ck_assert_str_eq(to->host, reports ? "xyc" : drop ? "xbc" : "abc");
+    ck_assert_int_eq(f[1].code, reports ? FP8D_EABORTED : 0);
+    ck_assert_int_eq(f[2].code, 0);
+    buffer_unref(from);
+    buffer_unref(to);
+    rig_close(&r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cpu_queue");
@@ -285,6 +320,7 @@ int main(void)
     tcase_add_test(c, queue_close_completes_what_is_enqueued);
     tcase_add_test(c, queue_names_its_thread);
     tcase_add_test(c, queue_stamps_rise);
+    tcase_add_loop_test(c, queue_leaves_out_what_follows_a_failure, 0, 2);
     tcase_add_loop_test(c, queue_keeps_its_own_rounding, 0, 2);
     tcase_add_loop_test(c, queue_post_survives_each_failed_allocation, 0, 2);
     if (!rig_cuda()) { /* operations run on the callbacks' thread, in tiles, or inline */

@@ -112,18 +112,18 @@ END_TEST
 /* Options outside their range, by name. */
 START_TEST(update_refuses_options)
 {
-    options_refused(WITH(kind = 0), "optimizer.kind is 0, needed 1 (sgd), 2 (adam) or 3 (adamw)");
+    options_refused(WITH(kind = 0), "options.kind is 0, needed 1 (sgd), 2 (adam) or 3 (adamw)");
     options_refused(WITH(rate = -1.0),
-                    "optimizer.rate is -1, needed a finite float32 of at least 0");
-    options_refused(WITH(rate = 1e39), "optimizer.rate is 1e+39");
-    options_refused(WITH(rate = (double)NAN), "optimizer.rate is nan");
-    options_refused(WITH(momentum = -0.1), "optimizer.momentum is -0.1");
-    options_refused(WITH(dampening = 1.5), "optimizer.dampening is 1.5, needed 0 to 1");
-    options_refused(WITH(beta1 = 1.0), "optimizer.beta1 is 1, needed at least 0 and below 1");
-    options_refused(WITH(beta2 = -0.5), "optimizer.beta2 is -0.5");
-    options_refused(WITH(eps = (double)INFINITY), "optimizer.eps is inf");
-    options_refused(WITH(weight_decay = -1e-9), "optimizer.weight_decay is -1e-09");
-    options_refused(WITH(nesterov = true), "optimizer.nesterov is set, needed unset for kind 2");
+                    "options.rate is -1, needed a finite float32 of at least 0");
+    options_refused(WITH(rate = 1e39), "options.rate is 1e+39");
+    options_refused(WITH(rate = (double)NAN), "options.rate is nan");
+    options_refused(WITH(momentum = -0.1), "options.momentum is -0.1");
+    options_refused(WITH(dampening = 1.5), "options.dampening is 1.5, needed 0 to 1");
+    options_refused(WITH(beta1 = 1.0), "options.beta1 is 1, needed at least 0 and below 1");
+    options_refused(WITH(beta2 = -0.5), "options.beta2 is -0.5");
+    options_refused(WITH(eps = (double)INFINITY), "options.eps is inf");
+    options_refused(WITH(weight_decay = -1e-9), "options.weight_decay is -1e-09");
+    options_refused(WITH(nesterov = true), "options.nesterov is set, needed unset for kind 2");
 }
 END_TEST
 
@@ -132,11 +132,11 @@ START_TEST(update_refuses_nesterov)
 {
     struct optimizer_options o = optimizer_default(OPTIMIZER_SGD);
     o.nesterov = true;
-    says(optimizer_check(&o, &rig.f), "optimizer.momentum is 0, needed above 0 with nesterov");
+    says(optimizer_check(&o, &rig.f), "options.momentum is 0, needed above 0 with nesterov");
     o.momentum = 0.9;
     ck_assert_int_eq(optimizer_check(&o, &rig.f), 0);
     o.dampening = 0.1;
-    says(optimizer_check(&o, &rig.f), "optimizer.dampening is 0.1, needed 0 with nesterov");
+    says(optimizer_check(&o, &rig.f), "options.dampening is 0.1, needed 0 with nesterov");
 }
 END_TEST
 

@@ -1,0 +1,230 @@
+/* Two requests under way at once, of which one fails, lacks memory, or loses its client: each hears
+ * what it would have heard had it waited, and nothing is left of it. */
+#include "base/mem.h"
+#include "daemon/engine/model.h"
+#include "tests/scenario/sides.h"
+#include "tests/unit/rig.h"
+#include "tests/unit/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The operations of a backend with a note that reports a failure. A GPU's queue is given an
+ * operation that is dropped, and then leaves out what follows by itself; for the CPU's, where
+ * nothing fails, this does both. */
+static struct {
+    struct backend_ops ops;
+    const struct backend_ops *real;
+    int fail_in; /* notes until the one that reports it; 0: it has been */
+    bool failed;
+    bool left_out; /* what is enqueued is */
+} broken;
+
+static const char *why_failed(void)
+{
+    return rig_cuda() ? "the operation was dropped" : "the test failed it";
+}
+
+static void fail_note(struct queue *q, struct queue_note *note)
+{
+    static uint64_t never;
+    struct fault f;
+    broken.failed = true;
+    if (!rig_cuda()) {
+        (void)fault_set(note->fault, FP8D_EINTERNAL, "%s", why_failed());
+        return;
+    }
+    queue_hold(q);
+    ck_assert_int_eq(backend_stamp(q, &never, &f), 0);
+    queue_release(q, false);
+}
+
+static void broken_notify(struct queue *q, struct queue_note *note)
+{
+    if (note->fault && broken.fail_in && !--broken.fail_in)
+        fail_note(q, note);
+    else if (note->fault && broken.left_out && !rig_cuda())
+        (void)fault_set(note->fault, FP8D_EABORTED, "the request before it failed");
+    broken.left_out = false;
+    broken.real->notify(q, note);
+}
+
+static int broken_follow(struct queue *q, const struct queue_note *note, struct fault *f)
+{
+    broken.left_out = broken.failed;
+    return broken.real->follow(q, note, f);
+}
+
+static void side_break(struct side *s)
+{
+    broken.real = s->desk->backend->ops;
+    broken.ops = *broken.real;
+    broken.ops.notify = broken_notify;
+    broken.ops.follow = broken_follow;
+    broken.fail_in = 1;
+    broken.failed = broken.left_out = false;
+    s->desk->backend->ops = &broken.ops;
+}
+
+static void side_mended(struct side *s)
+{
+    s->desk->backend->ops = broken.real;
+    side_close(s);
+}
+
+static unsigned answer(struct side *s, unsigned i, const char *needle)
+{
+    struct desk_frame *f = desk_take(s->desk, 1, s->ids[i]);
+    Fp8d__V1__ErrorReply *r = desk_head(f);
+    unsigned code = r->head->code;
+    ck_assert_msg(strstr(r->head->message, needle) != NULL, "%u: %s", i, r->head->message);
+    fp8d__v1__error_reply__free_unpacked(r, NULL);
+    desk_frame_free(f);
+    return code;
+}
+
+/* A forward that fails takes its context along; the backward that had begun behind it hears what it
+ * would have heard without. */
+START_TEST(ahead_of_a_forward_that_fails)
+{
+    struct side s;
+    side_open(&s);
+    side_break(&s);
+    desk_hold(s.desk);
+    side_forward(&s, false, 1, 0, 1, 0);
+    side_backward(&s, false, 1, 2, 0, 0);
+    desk_release(s.desk);
+    ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
+    ck_assert_uint_eq(answer(&s, 0, why_failed()), ASK_INTERNAL);
+    ck_assert_uint_eq(answer(&s, 1, "context_id 1 is no context"), ASK_NOT_FOUND);
+    side_mended(&s);
+}
+END_TEST
+
+/* A step that needs the backward before it begins ahead all the same; where that fails, it is what
+ * `needs` says: aborted. */
+START_TEST(ahead_of_what_it_needs)
+{
+    struct side s;
+    Fp8d__V1__StepRequest m = FP8D__V1__STEP_REQUEST__INIT;
+    Fp8d__V1__RequestHead head = FP8D__V1__REQUEST_HEAD__INIT;
+    side_open(&s);
+    side_forward(&s, false, 1, 0, 1, 0);
+    side_break(&s);
+    broken.fail_in = _i;
+    desk_hold(s.desk);
+    side_backward(&s, false, 1, 2, 0, 0);
+    head.n_needs = 1;
+    head.needs = &s.ids[1];
+    m.head = &head;
+    m.model = (char *)(uintptr_t) "m";
+    m.step = 1;
+    s.a.sent = desk_send(s.desk, 1, REQUEST_STEP, &m.base, NULL, 0, NULL, 0);
+    side_sent(&s);
+    desk_release(s.desk);
+    ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
+    ck_assert_uint_eq(answer(&s, 1, _i ? why_failed() : ""), _i ? ASK_INTERNAL : ASK_OK);
+    ck_assert_uint_eq(answer(&s, 2, _i ? "head.needs: request " : ""),
+                      _i ? 10 /* ABORTED */ : ASK_OK);
+    side_mended(&s);
+}
+END_TEST
+
+/* A backward that fails leaves the gradient as it was, and the step behind it takes that. */
+START_TEST(ahead_of_a_backward_that_fails)
+{
+    struct side s;
+    side_open(&s);
+    if (_i) { /* another contributed before */
+        side_forward(&s, false, 1, 0, 1, 0);
+        side_backward(&s, false, 1, 2, 0, 0);
+    }
+    side_forward(&s, false, 3, 0, 2, 0);
+    unsigned first = s.sent;
+    side_break(&s);
+    desk_hold(s.desk);
+    side_backward(&s, false, 2, 4, 0, 0);
+    side_step(&s, 1);
+    desk_release(s.desk);
+    ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
+    ck_assert_uint_eq(answer(&s, first, why_failed()), ASK_INTERNAL);
+    ck_assert_uint_eq(answer(&s, first + 1, _i ? "" : "no layer of model m holds a gradient"),
+                      _i ? ASK_OK : ASK_FAILED_PRECONDITION);
+    ck_assert(!s.desk->engine->models[0]->layers[0].gradient.coming);
+    side_mended(&s);
+}
+END_TEST
+
+/* Memory that is short while two are under way is not short when one has ended: whichever
+ * allocation of the request behind fails, it succeeds in the end. */
+START_TEST(ahead_without_memory)
+{
+    struct side one;
+    side_run(&one, side_loop, 1, false);
+    bool fired = true;
+    int64_t at = 0;
+    for (; fired; at += rig_cuda() ? 9 : 1) { /* to open a GPU takes a while */
+        struct side all;
+        side_open(&all);
+        desk_hold(all.desk);
+        side_loop(&all, 1);
+        ck_assert(desk_step(all.desk)); /* the first forward */
+        mem_fault_arm(at, false);
+        ck_assert(desk_step(all.desk)); /* the backward, which begins ahead */
+        fired = mem_fault_fired();
+        mem_fault_arm(-1, false);
+        desk_release(all.desk);
+        for (unsigned i = 0; i < all.sent; i++)
+            all.frames[i] = desk_take(all.desk, 1, all.ids[i]);
+        sides_equal(&one, &all, (uint64_t)at);
+        side_close(&all);
+    }
+    ck_assert_int_gt(at, 10);
+    side_close(&one);
+}
+END_TEST
+
+/* Its client goes while two are under way: both end, the model has what they did, and nothing is
+ * left. */
+START_TEST(ahead_when_the_client_goes)
+{
+    struct side s;
+    side_open(&s);
+    struct ask other = ask_open(s.desk, 2);
+    desk_hold(s.desk);
+    side_forward(&s, false, 1, 0, 1, 10);
+    side_backward(&s, false, 1, 2, 0, 11);
+    ck_assert(desk_step(s.desk) && desk_step(s.desk));
+    ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
+    desk_set_aside(s.desk);
+    s.a.later = false;
+    ask_close(&s.a);
+    desk_release(s.desk);
+    desk_resume(s.desk);
+    Fp8d__V1__StatusReply *r = ask_status(&other);
+    ck_assert(r->contexts == 0 && r->running == 0 && r->queued == 0 && r->connections == 1);
+    fp8d__v1__status_reply__free_unpacked(r, NULL);
+    struct ask_gradient g;
+    ck_assert_msg(!ask_gradient(&other, "m", "a", false, &g), "%s", other.text);
+    ck_assert_uint_eq(g.contributions, 1);
+    free(g.data);
+    ask_close(&other);
+    desk_free(s.desk);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("ahead_faults");
+    TCase *c = tcase_create("failures");
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, ahead_of_a_forward_that_fails);
+    tcase_add_loop_test(c, ahead_of_what_it_needs, 0, 2);
+    /* Of one that was there something was added in place, on a GPU where this failure comes last.
+     */
+    tcase_add_loop_test(c, ahead_of_a_backward_that_fails, 0, rig_cuda() ? 1 : 2);
+    tcase_add_test(c, ahead_without_memory);
+    tcase_add_test(c, ahead_when_the_client_goes);
+    suite_add_tcase(s, c);
+    return run_suite(s);
+}
