@@ -2,75 +2,13 @@
  * what it would have heard had it waited, and nothing is left of it. */
 #include "base/mem.h"
 #include "daemon/engine/model.h"
+#include "tests/scenario/saboteur.h"
 #include "tests/scenario/sides.h"
 #include "tests/unit/rig.h"
 #include "tests/unit/run.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* The operations of a backend with a note that reports a failure. A GPU's queue is given an
- * operation that is dropped, and then leaves out what follows by itself; for the CPU's, where
- * nothing fails, this does both. */
-static struct {
-    struct backend_ops ops;
-    const struct backend_ops *real;
-    int fail_in; /* notes until the one that reports it; 0: it has been */
-    bool failed;
-    bool left_out; /* what is enqueued is */
-} broken;
-
-static const char *why_failed(void)
-{
-    return rig_cuda() ? "the operation was dropped" : "the test failed it";
-}
-
-static void fail_note(struct queue *q, struct queue_note *note)
-{
-    static uint64_t never;
-    struct fault f;
-    broken.failed = true;
-    if (!rig_cuda()) {
-        (void)fault_set(note->fault, FP8D_EINTERNAL, "%s", why_failed());
-        return;
-    }
-    queue_hold(q);
-    ck_assert_int_eq(backend_stamp(q, &never, &f), 0);
-    queue_release(q, false);
-}
-
-static void broken_notify(struct queue *q, struct queue_note *note)
-{
-    if (note->fault && broken.fail_in && !--broken.fail_in)
-        fail_note(q, note);
-    else if (note->fault && broken.left_out && !rig_cuda())
-        (void)fault_set(note->fault, FP8D_EABORTED, "the request before it failed");
-    broken.left_out = false;
-    broken.real->notify(q, note);
-}
-
-static int broken_follow(struct queue *q, const struct queue_note *note, struct fault *f)
-{
-    broken.left_out = broken.failed;
-    return broken.real->follow(q, note, f);
-}
-
-static void side_break(struct side *s)
-{
-    broken.real = s->desk->backend->ops;
-    broken.ops = *broken.real;
-    broken.ops.notify = broken_notify;
-    broken.ops.follow = broken_follow;
-    broken.fail_in = 1;
-    broken.failed = broken.left_out = false;
-    s->desk->backend->ops = &broken.ops;
-}
-
-static void side_mended(struct side *s)
-{
-    s->desk->backend->ops = broken.real;
-    side_close(s);
-}
 
 static unsigned answer(struct side *s, unsigned i, const char *needle)
 {
@@ -89,15 +27,17 @@ START_TEST(ahead_of_a_forward_that_fails)
 {
     struct side s;
     side_open(&s);
-    side_break(&s);
+    saboteur_open(s.desk->backend);
+    saboteur_arm(SABOTEUR_NOTES, 0);
     desk_hold(s.desk);
     side_forward(&s, false, 1, 0, 1, 0);
     side_backward(&s, false, 1, 2, 0, 0);
     desk_release(s.desk);
     ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
-    ck_assert_uint_eq(answer(&s, 0, why_failed()), ASK_INTERNAL);
+    ck_assert_uint_eq(answer(&s, 0, saboteur_words(SABOTEUR_NOTES)), ASK_INTERNAL);
     ck_assert_uint_eq(answer(&s, 1, "context_id 1 is no context"), ASK_NOT_FOUND);
-    side_mended(&s);
+    saboteur_close(s.desk->backend);
+    side_close(&s);
 }
 END_TEST
 
@@ -110,8 +50,8 @@ START_TEST(ahead_of_what_it_needs)
     Fp8d__V1__RequestHead head = FP8D__V1__REQUEST_HEAD__INIT;
     side_open(&s);
     side_forward(&s, false, 1, 0, 1, 0);
-    side_break(&s);
-    broken.fail_in = _i;
+    saboteur_open(s.desk->backend);
+    saboteur_arm(SABOTEUR_NOTES, _i ? 0 : -1);
     desk_hold(s.desk);
     side_backward(&s, false, 1, 2, 0, 0);
     head.n_needs = 1;
@@ -123,10 +63,12 @@ START_TEST(ahead_of_what_it_needs)
     side_sent(&s);
     desk_release(s.desk);
     ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
-    ck_assert_uint_eq(answer(&s, 1, _i ? why_failed() : ""), _i ? ASK_INTERNAL : ASK_OK);
+    ck_assert_uint_eq(answer(&s, 1, _i ? saboteur_words(SABOTEUR_NOTES) : ""),
+                      _i ? ASK_INTERNAL : ASK_OK);
     ck_assert_uint_eq(answer(&s, 2, _i ? "head.needs: request " : ""),
                       _i ? 10 /* ABORTED */ : ASK_OK);
-    side_mended(&s);
+    saboteur_close(s.desk->backend);
+    side_close(&s);
 }
 END_TEST
 
@@ -141,17 +83,19 @@ START_TEST(ahead_of_a_backward_that_fails)
     }
     side_forward(&s, false, 3, 0, 2, 0);
     unsigned first = s.sent;
-    side_break(&s);
+    saboteur_open(s.desk->backend);
+    saboteur_arm(SABOTEUR_NOTES, 0);
     desk_hold(s.desk);
     side_backward(&s, false, 2, 4, 0, 0);
     side_step(&s, 1);
     desk_release(s.desk);
     ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
-    ck_assert_uint_eq(answer(&s, first, why_failed()), ASK_INTERNAL);
+    ck_assert_uint_eq(answer(&s, first, saboteur_words(SABOTEUR_NOTES)), ASK_INTERNAL);
     ck_assert_uint_eq(answer(&s, first + 1, _i ? "" : "no layer of model m holds a gradient"),
                       _i ? ASK_OK : ASK_FAILED_PRECONDITION);
     ck_assert(!s.desk->engine->models[0]->layers[0].gradient.coming);
-    side_mended(&s);
+    saboteur_close(s.desk->backend);
+    side_close(&s);
 }
 END_TEST
 
