@@ -40,6 +40,7 @@ struct fp8d {
     int fd; /* -1 once dead */
     pid_t pid;
     uint32_t call_timeout_ms;
+    uint64_t spin_ns;
     struct fp8d_result *hello; /* of it: server */
     struct fp8d_server server;
     struct frame_caps caps; /* of frames we receive */

@@ -119,6 +119,7 @@ static int connect_path(const char *path, const struct fp8d_options *o, struct f
         return rc;
     }
     c->call_timeout_ms = o->call_timeout_ms;
+    c->spin_ns = (uint64_t)o->spin_us * 1000;
     *out = c;
     return 0;
 }

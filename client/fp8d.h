@@ -112,6 +112,9 @@ struct fp8d_options {
     uint32_t call_timeout_ms;    /* longest one call may wait, -ETIMEDOUT then; 0: for ever */
     const char *client_name;     /* for the server's log, at most 128 bytes; NULL: "libfp8d" */
     const char *client_version;  /* likewise; NULL: the library's */
+    uint32_t spin_us;            /* how long a wait looks for an answer, on a core of its own, before
+                                    it sleeps until one comes; 0: it sleeps at once. 100 or so
+                                    spares short requests a wake-up */
 };
 
 /* What the server said when it greeted. Belongs to the handle. */

@@ -53,7 +53,7 @@ static int turn(struct fp8d *c, int out, uint64_t deadline, struct fault *f)
     int64_t n = receive_once(c, f);
     if (n)
         return n < 0 ? (int)n : 0;
-    int rc = transport_wait(c->fd, out, deadline);
+    int rc = transport_wait(c->fd, out, c->spin_ns, deadline);
     if (rc == -ETIMEDOUT)
         return fault_set(f, rc, "the server did not answer in time");
     if (rc) {

@@ -143,15 +143,17 @@ int64_t transport_recv(int fd, void *buf, size_t len)
     return n;
 }
 
-int transport_wait(int fd, int out, uint64_t deadline)
+int transport_wait(int fd, int out, uint64_t spin_ns, uint64_t deadline)
 {
     struct pollfd p = {.fd = fd, .events = (short)(out ? POLLIN | POLLOUT : POLLIN)};
+    uint64_t awake_until = spin_ns ? transport_now() + spin_ns : 0;
     for (;;) {
-        uint64_t now = deadline ? transport_now() : 0;
+        uint64_t now = deadline || awake_until ? transport_now() : 0;
         if (deadline && now >= deadline)
             return -ETIMEDOUT;
         uint64_t ms = deadline ? (deadline - now + NS_PER_MS - 1) / NS_PER_MS : 0;
-        int n = poll(&p, 1, !deadline ? -1 : ms > 60000 ? 60000 : (int)ms);
+        int wait_ms = now < awake_until ? 0 : !deadline ? -1 : ms > 60000 ? 60000 : (int)ms;
+        int n = poll(&p, 1, wait_ms);
         if (n > 0)
             return 0;
         if (n < 0 && errno != EINTR)

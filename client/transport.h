@@ -28,8 +28,8 @@ int64_t transport_send(int fd, const struct iovec *iov, unsigned count, const in
  * Descriptors that come along are closed. */
 int64_t transport_recv(int fd, void *buf, size_t len);
 
-/* Wait for readability, and for writability if `out`. 0 when there is something to do, -ETIMEDOUT
+/* Wait for readability, and for writability if `out`: look for spin_ns, then sleep. 0 when there is something to do, -ETIMEDOUT
  * at the deadline, or another negative errno. */
-int transport_wait(int fd, int out, uint64_t deadline);
+int transport_wait(int fd, int out, uint64_t spin_ns, uint64_t deadline);
 
 #endif

@@ -4,9 +4,13 @@
 
 #include "daemon/engine/resident.h"
 
-/* A high-precision operand in host memory gets device memory of its own, and the copy is enqueued; what
- * is enqueued later finds it there. Nothing to do for FP8 tensors and on a unified backend. On failure
- * the operand is as it was. */
-int upload_operand(struct engine *e, struct operand *o, struct fault *f);
+/* code 0: it is there; else nothing is filed. */
+typedef void (*upload_done_cb)(void *arg, const struct fault *f);
+
+/* File a tensor under `id`, a high-precision one in memory of the device, and tell when it is
+ * there: inside the call on a unified backend. Takes over the value, also on failure, of which
+ * `done` is not told. */
+int upload_start(struct lease *l, uint64_t id, struct operand value, upload_done_cb done, void *arg,
+                 struct fault *f);
 
 #endif

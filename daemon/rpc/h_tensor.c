@@ -9,6 +9,16 @@
 #include <errno.h>
 #include <string.h>
 
+static void on_put(void *arg, const struct fault *f)
+{
+    struct request *rq = arg;
+    Fp8d__V1__PutTensorReply m = FP8D__V1__PUT_TENSOR_REPLY__INIT;
+    if (f->code)
+        request_fail(rq, f);
+    else
+        request_answer(rq, &m.base, NULL, 0);
+}
+
 void rpc_put_tensor(struct request *rq)
 {
     const Fp8d__V1__PutTensorRequest *in =
@@ -16,7 +26,6 @@ void rpc_put_tensor(struct request *rq)
     struct fault f = {.stage = STAGE_DECODE};
     struct inline_cover cover = {0};
     struct operand value = {0};
-    struct resident *r;
     int rc = 0;
     if (in->tensor && in->tensor->place_case != FP8D__V1__TENSOR_REF__PLACE_INLINE_BYTES)
         rc = fault_set(&f, FP8D_EINVALID_ARGUMENT, "tensor has no inline_bytes, needed for PutTensor");
@@ -24,19 +33,12 @@ void rpc_put_tensor(struct request *rq)
         rc = tensors_operand(rq, in->tensor, "tensor", &cover, &value, &f);
     if (!rc)
         rc = tensors_covered(rq, &cover, &f);
-    if (!rc)
-        rc = upload_operand(rq->rpc->o.engine, &value, &f);
-    if (!rc) {
-        rc = resident_new(&rq->session->lease, in->tensor_id, "tensor_id", value, &r, &f);
-        value = (struct operand){0};
-    }
-    operand_fini(&value);
-    if (rc) {
+    if (rc)
+        operand_fini(&value);
+    else
+        rc = upload_start(&rq->session->lease, in->tensor_id, value, on_put, rq, &f);
+    if (rc)
         request_fail(rq, &f);
-        return;
-    }
-    Fp8d__V1__PutTensorReply m = FP8D__V1__PUT_TENSOR_REPLY__INIT;
-    request_answer(rq, &m.base, NULL, 0);
 }
 
 /* --- get --- */

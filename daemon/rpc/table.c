@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-/* What decides from state that compute changes. PutTensor does not: it only enqueues. */
+/* What decides from state that compute changes. PutTensor does not: it copies what is its own. */
 #define COMPUTES(t)                                                                                \
     ((t) == REQUEST_FORWARD || (t) == REQUEST_CHECK_NUMERICS || (t) == REQUEST_BEGIN_SCOPE ||      \
      (t) == REQUEST_END_SCOPE || (t) == REQUEST_BACKWARD || (t) == REQUEST_ZERO_GRAD ||            \

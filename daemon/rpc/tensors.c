@@ -46,8 +46,8 @@ static int check_dtype(const Fp8d__V1__TensorRef *ref, const char *field, struct
                          s->dtype ? dtype_name(s->dtype) : "unset");
     if (dtype_is_high(s->dtype) && ref->granularity)
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "%s.granularity is set, but its dtype is %s, which takes no factors", field,
-                         dtype_name(s->dtype));
+                         "%s.granularity is set, but its dtype is %s, which takes no factors",
+                         field, dtype_name(s->dtype));
     if (dtype_is_high(s->dtype) && ref->n_scale_inv)
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
                          "%s carries %zu factors (scale_inv), but its dtype is %s", field,
@@ -122,7 +122,13 @@ static int adopt(struct request *rq, const struct shape *s, struct buffer *bytes
     a->bytes = buffer_ref(bytes);
     *out = qtensor_ref(a->q);
     op_submit(&a->op, e->queue);
-    return 0;
+    /* Its note takes a failure away that those who use the tensor must hear of. */
+    rc = backend_follow(e->queue, &a->op.note, f);
+    if (rc) {
+        qtensor_unref(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
 static int take_inline(struct request *rq, const Fp8d__V1__TensorRef *ref, const char *field,
@@ -187,13 +193,12 @@ static int take_resident(struct request *rq, const Fp8d__V1__TensorRef *ref, con
     const struct operand *o = &r->value;
     if (ref->dtype && tensors_dtype(ref->dtype) != operand_dtype(o))
         return fault_set(f, FP8D_EINVALID_ARGUMENT, "%s.dtype is %s, tensor %llu has %s", field,
-                         dtype_name(tensors_dtype(ref->dtype)),
-                         (unsigned long long)ref->tensor_id, dtype_name(operand_dtype(o)));
-    if (ref->n_dims && (ref->n_dims != o->rank ||
-                        memcmp(ref->dims, o->dims, o->rank * sizeof o->dims[0]) != 0))
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "%s.dims differs from the shape of tensor %llu", field,
-                         (unsigned long long)ref->tensor_id);
+                         dtype_name(tensors_dtype(ref->dtype)), (unsigned long long)ref->tensor_id,
+                         dtype_name(operand_dtype(o)));
+    if (ref->n_dims &&
+        (ref->n_dims != o->rank || memcmp(ref->dims, o->dims, o->rank * sizeof o->dims[0]) != 0))
+        return fault_set(f, FP8D_EINVALID_ARGUMENT, "%s.dims differs from the shape of tensor %llu",
+                         field, (unsigned long long)ref->tensor_id);
     rc = check_resident_factor(ref, field, o, f);
     if (!rc)
         *out = operand_ref(o);
@@ -222,12 +227,11 @@ int tensors_covered(const struct request *rq, const struct inline_cover *cover, 
     for (unsigned i = 0; i < cover->count; i++) {
         for (unsigned k = 0; k < i; k++)
             if (cover->begin[i] < cover->end[k] && cover->begin[k] < cover->end[i])
-                return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                                 "inline tensors overlap: bytes %llu to %llu and %llu to %llu",
-                                 (unsigned long long)cover->begin[k],
-                                 (unsigned long long)cover->end[k],
-                                 (unsigned long long)cover->begin[i],
-                                 (unsigned long long)cover->end[i]);
+                return fault_set(
+                    f, FP8D_EINVALID_ARGUMENT,
+                    "inline tensors overlap: bytes %llu to %llu and %llu to %llu",
+                    (unsigned long long)cover->begin[k], (unsigned long long)cover->end[k],
+                    (unsigned long long)cover->begin[i], (unsigned long long)cover->end[i]);
         sum += cover->end[i] - cover->begin[i];
     }
     if (sum != rq->header.payload_len)

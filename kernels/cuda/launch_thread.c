@@ -117,7 +117,7 @@ static int run_follow(struct cuda_queue *q, void *args, struct fault *f)
     const struct follow_args *a = args;
     if (q->failed_turn < a->turn)
         return 0;
-    return fault_set(f, FP8D_EABORTED, "the request before it failed");
+    return fault_set(f, FP8D_EABORTED, "an operation that this one follows failed");
 }
 
 int cuda_follow(struct queue *base, const struct queue_note *note, struct fault *f)

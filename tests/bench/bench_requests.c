@@ -2,9 +2,10 @@
  *
  *   bench_requests FP8D-PROGRAM [cpu|cuda]     one JSON object a line
  *
- * Latency: one client, one request at a time, from the call to its return; beside it, in turn,
- * PyTorch in process (torch_peer.h), eager, a call and a wait for it. Throughput: 8 connections, each
- * with 4 requests under way, by as many threads.
+ * Latency: one client, one request at a time, from the call to its return, by a client that sleeps
+ * until the reply comes and one that looks for it (spin_us); beside them, in turn, PyTorch in
+ * process (torch_peer.h), eager, a call and a wait for it. Throughput: 8 connections, each with 4
+ * requests under way, by as many threads.
  */
 #include "tests/bench/daemon_process.h"
 #include "tests/bench/torch_peer.h"
@@ -27,6 +28,13 @@
 
 #define ROUNDS 10 /* between a client's requests and PyTorch's calls */
 
+/* How a client waits: asleep, or looking for the answer, as PyTorch's wait for the device does. */
+#define WAYS 2
+static const struct {
+    const char *name;
+    uint32_t spin_us;
+} ways[WAYS] = {{"", 0}, {"_spinning", 200}};
+
 static struct daemon_process server;
 static struct torch_peer torch;
 static size_t calls;
@@ -44,11 +52,12 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static struct fp8d *connect_here(void)
+static struct fp8d *connect_here(uint32_t spin_us)
 {
+    struct fp8d_options o = {.spin_us = spin_us};
     struct fp8d_error err;
     struct fp8d *c;
-    if (fp8d_connect(server.socket, NULL, &c, &err))
+    if (fp8d_connect(server.socket, &o, &c, &err))
         die("connect", err.text);
     return c;
 }
@@ -103,17 +112,19 @@ static double request(struct fp8d *c)
 }
 
 /* `eager` is sorted; its least is -1 where there is no torch. */
-static void print_latency(uint64_t tokens, const double *us, const double eager[ROUNDS])
+static void print_latency(unsigned long long tokens, const char *how, const double *us,
+                          const double eager[ROUNDS])
 {
-    unsigned long long t = tokens;
+    char t[40];
+    (void)snprintf(t, sizeof t, "%llu_tokens%s", tokens, how);
     double p50 = us[calls / 2], theirs = eager[ROUNDS / 2];
-    printf("{\"name\":\"request_%llu_tokens_p50\",\"value\":%.4g,\"unit\":\"us\"}\n"
-           "{\"name\":\"request_%llu_tokens_p99\",\"value\":%.4g,\"unit\":\"us\"}\n",
+    printf("{\"name\":\"request_%s_p50\",\"value\":%.4g,\"unit\":\"us\"}\n"
+           "{\"name\":\"request_%s_p99\",\"value\":%.4g,\"unit\":\"us\"}\n",
            t, p50, t, us[calls * 99 / 100]);
     fflush(stdout);
     if (!getenv("FP8D_TORCH_PEERS"))
         return; /* nobody asked for a comparison */
-    printf("{\"name\":\"request_%llu_tokens_vs_torch_eager\",\"value\":%.4g,\"unit\":\"us\"", t, p50);
+    printf("{\"name\":\"request_%s_vs_torch_eager\",\"value\":%.4g,\"unit\":\"us\"", t, p50);
     if (eager[0] > 0)
         printf(",\"baseline\":%.4g,\"ratio\":%.4g,\"aim\":\"at most\",\"aim_ratio\":0.5}\n", theirs,
                p50 / theirs);
@@ -122,26 +133,32 @@ static void print_latency(uint64_t tokens, const double *us, const double eager[
     fflush(stdout);
 }
 
-static void latency(struct fp8d *c, uint64_t tokens)
+static void latency(struct fp8d *const c[WAYS], uint64_t tokens)
 {
     struct fp8d_error err;
-    double *us = malloc(calls * sizeof *us), eager[ROUNDS];
-    size_t done = 0;
+    double *us[WAYS], eager[ROUNDS];
     torch_open(&torch, tokens, SIDE, SIDE, "eager");
-    put(c, X, tokens);
+    for (int w = 0; w < WAYS; w++) {
+        us[w] = malloc(calls * sizeof *us[w]);
+        put(c[w], X, tokens);
+    }
     for (size_t r = 0; r < ROUNDS; r++) {
-        for (size_t i = 0; i < calls / 40; i++)
-            (void)request(c); /* warm again after PyTorch's turn */
-        for (; done < calls * (r + 1) / ROUNDS; done++)
-            us[done] = request(c);
+        for (int w = 0; w < WAYS; w++) {
+            for (size_t i = 0; i < calls / 40; i++)
+                (void)request(c[w]); /* warm again after another's turn */
+            for (size_t i = calls * r / ROUNDS; i < calls * (r + 1) / ROUNDS; i++)
+                us[w][i] = request(c[w]);
+        }
         eager[r] = torch_run(&torch, "eager");
     }
-    if (fp8d_free_tensor(c, X, NULL, NULL, &err))
-        die("free", err.text);
-    qsort(us, calls, sizeof *us, by_value);
     qsort(eager, ROUNDS, sizeof *eager, by_value);
-    print_latency(tokens, us, eager);
-    free(us);
+    for (int w = 0; w < WAYS; w++) {
+        if (fp8d_free_tensor(c[w], X, NULL, NULL, &err))
+            die("free", err.text);
+        qsort(us[w], calls, sizeof *us[w], by_value);
+        print_latency(tokens, ways[w].name, us[w], eager);
+        free(us[w]);
+    }
 }
 
 /* --- many at once --- */
@@ -149,7 +166,7 @@ static void latency(struct fp8d *c, uint64_t tokens)
 static void *client(void *arg)
 {
     struct fp8d_error err;
-    struct fp8d *c = connect_here();
+    struct fp8d *c = connect_here(0);
     uint64_t id[DEPTH] = {0};
     (void)arg;
     put(c, X, 16);
@@ -174,8 +191,9 @@ static void throughput(void)
     for (unsigned i = 0; i < CLIENTS; i++)
         pthread_join(thread[i], NULL);
     double s = (clock_ms() - begin) / 1e3;
-    printf("{\"name\":\"forwards_8_connections_depth_4_tokens_16\",\"value\":%.4g,\"unit\":\"1/s\"}\n",
-           (double)(CLIENTS * calls) / s);
+    printf(
+        "{\"name\":\"forwards_8_connections_depth_4_tokens_16\",\"value\":%.4g,\"unit\":\"1/s\"}\n",
+        (double)(CLIENTS * calls) / s);
     fflush(stdout);
 }
 
@@ -189,13 +207,16 @@ int main(int argc, char **argv)
     torch_start(&torch);
     if (daemon_start(&server, argv[1], args))
         return 1;
-    struct fp8d *c = connect_here();
-    make_model(c);
+    struct fp8d *c[WAYS];
+    for (int w = 0; w < WAYS; w++)
+        c[w] = connect_here(ways[w].spin_us);
+    make_model(c[0]);
     for (size_t i = 0; i < 3; i++)
         latency(c, tokens[i]);
     torch_stop(&torch);
     throughput();
-    fp8d_close(c);
+    for (int w = 0; w < WAYS; w++)
+        fp8d_close(c[w]);
     int status = daemon_stop(&server);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
 }

@@ -4,9 +4,10 @@
  *
  * A layer is trained without a wait: forward, backward, step, forward, ..., of which `depth` are
  * sent ahead; input, output, gradients stay at the service. A request's overhead is the time from
- * the reply before it to its own, less its time by the device's clock (compute_ns): what the
- * service and the socket add while the next requests are there already. Medians; at depth 1 the way
- * there and back is in it, too.
+ * the reply before it to its own, less the median time of its kind by the device's clock
+ * (compute_ns): what the service and the socket add while the next requests are there already. The
+ * clock is read in a run of its own before, since to read it costs time, too. Medians; at depth 1
+ * the way there and back is in it.
  */
 #include "tests/bench/daemon_process.h"
 
@@ -26,6 +27,7 @@
 #define KINDS 3
 #define STEPS 300
 #define WARM 5 /* steps before those that count */
+#define COUNT ((STEPS + WARM) * KINDS)
 
 static const char *const kinds[KINDS] = {"forward", "backward", "step"};
 
@@ -80,7 +82,7 @@ static void make(void)
 }
 
 /* The n-th request: steps count on from run to run. */
-static uint64_t submit(unsigned n, uint64_t step)
+static uint64_t submit(unsigned n, uint64_t step, bool timed)
 {
     struct fp8d_error err;
     uint64_t id = 0;
@@ -93,17 +95,17 @@ static uint64_t submit(unsigned n, uint64_t step)
                                  .output_id = Y,
                                  .replace_output = true,
                                  .context_id = 1 + n,
-                                 .time_compute = true};
+                                 .time_compute = timed};
         rc = fp8d_submit_forward(client, &f, NULL, &id, &err);
     } else if (n % KINDS == 1) {
         struct fp8d_backward b = {.context_id = n,
                                   .grad_output = {.tensor_id = DY},
                                   .grad_input_id = DX,
                                   .replace_grad_input = true,
-                                  .time_compute = true};
+                                  .time_compute = timed};
         rc = fp8d_submit_backward(client, &b, NULL, &id, &err);
     } else {
-        struct fp8d_step s = {.model = "m", .step = step, .time_compute = true};
+        struct fp8d_step s = {.model = "m", .step = step, .time_compute = timed};
         rc = fp8d_submit_step(client, &s, NULL, &id, &err);
     }
     if (rc)
@@ -125,43 +127,54 @@ static double wait_for(unsigned n, uint64_t id)
     return (double)ns * 1e-3;
 }
 
-static void print(const char *kind, unsigned depth, double *us, size_t n, double device, bool aim)
+static void print(const char *kind, unsigned depth, double us, double device, bool aim)
 {
-    qsort(us, n, sizeof *us, by_value);
     printf("{\"name\":\"training_overhead_%s_depth_%u_p50\",\"value\":%.4g,\"unit\":\"us\","
            "\"baseline\":\"%.4g us by the device's clock\"",
-           kind, depth, us[n / 2], device);
+           kind, depth, us, device);
     if (aim)
         printf(",\"aim\":\"at most\",\"aim_value\":20");
     printf("}\n");
     fflush(stdout);
 }
 
-static void run(unsigned depth, uint64_t *step)
+/* One run of `count` requests: microseconds from reply to reply, and by the device's clock. */
+static void run(unsigned depth, uint64_t *step, bool timed, double *us, double *device)
 {
-    unsigned count = (STEPS + WARM) * KINDS, sent = 0;
+    unsigned sent = 0;
     uint64_t ids[DEPTH_MAX];
-    double *us = calloc((size_t)count * 2, sizeof *us), *device = us + count;
     double before = 0;
-    if (!us)
-        die("memory", "none");
-    for (unsigned done = 0; done < count; done++) {
-        for (; sent < count && sent < done + depth; sent++)
-            ids[sent % DEPTH_MAX] = submit(sent, *step + sent / KINDS);
+    for (unsigned done = 0; done < COUNT; done++) {
+        for (; sent < COUNT && sent < done + depth; sent++)
+            ids[sent % DEPTH_MAX] = submit(sent, *step + sent / KINDS, timed);
         device[done] = wait_for(done, ids[done % DEPTH_MAX]);
         double now = clock_ms() * 1e3;
-        us[done] = now - before - device[done];
+        us[done] = now - before;
         before = now;
     }
-    *step += STEPS + WARM;
+    *step += COUNT / KINDS;
+}
+
+/* The median over the requests of a kind. */
+static double median_of(const double *all, unsigned kind)
+{
+    double of[STEPS];
+    for (unsigned i = 0; i < STEPS; i++)
+        of[i] = all[(i + WARM) * KINDS + kind];
+    qsort(of, STEPS, sizeof *of, by_value);
+    return of[STEPS / 2];
+}
+
+static void bench(unsigned depth, uint64_t *step)
+{
+    double *us = calloc((size_t)COUNT * 3, sizeof *us), *device = us + COUNT;
+    if (!us)
+        die("memory", "none");
+    run(depth, step, true, us, device);
+    run(depth, step, false, us, device + COUNT);
     for (unsigned k = 0; k < KINDS; k++) {
-        double of[2][STEPS];
-        for (unsigned i = 0; i < STEPS; i++) {
-            of[0][i] = us[(i + WARM) * KINDS + k];
-            of[1][i] = device[(i + WARM) * KINDS + k];
-        }
-        qsort(of[1], STEPS, sizeof of[1][0], by_value);
-        print(kinds[k], depth, of[0], STEPS, of[1][STEPS / 2], depth > 1);
+        double own = median_of(device, k);
+        print(kinds[k], depth, median_of(us, k) - own, own, depth > 1);
     }
     free(us);
 }
@@ -184,7 +197,7 @@ int main(int argc, char **argv)
         die("connect", err.text);
     make();
     for (size_t i = 0; i < sizeof depths / sizeof depths[0]; i++)
-        run(depths[i], &step);
+        bench(depths[i], &step);
     fp8d_close(client);
     int status = daemon_stop(&server);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;

@@ -18,6 +18,7 @@ enum ask_code {
     ASK_ALREADY_EXISTS = 6,
     ASK_RESOURCE_EXHAUSTED = 8,
     ASK_FAILED_PRECONDITION = 9,
+    ASK_ABORTED = 10,
     ASK_INTERNAL = 13,
     ASK_LATER = 100, /* not of google.rpc: sent, not waited for */
 };

@@ -19,6 +19,11 @@ const char *saboteur_words(enum saboteur_what what)
                                                 : "the test failed it";
 }
 
+const char *saboteur_left_out(void)
+{
+    return "an operation that this one follows failed";
+}
+
 static bool strikes(enum saboteur_what what)
 {
     if (atomic_load(&S.countdown[what]) < 0 || atomic_fetch_sub(&S.countdown[what], 1) > 0)
@@ -158,7 +163,7 @@ static void notify(struct queue *q, struct queue_note *note)
     if (note->fault && strikes(SABOTEUR_NOTES))
         fail_note(q, note, FP8D_EINTERNAL, saboteur_words(SABOTEUR_NOTES));
     else if (note->fault && S.left_out && !rig_cuda())
-        fail_note(q, note, FP8D_EABORTED, "left out by the test");
+        fail_note(q, note, FP8D_EABORTED, saboteur_left_out());
     if (note->fault)
         S.left_out = false;
     S.real->notify(q, note);

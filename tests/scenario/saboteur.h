@@ -21,5 +21,6 @@ bool saboteur_fired(void); /* since it was armed */
 
 /* What the sentence of a failure of that kind says. */
 const char *saboteur_words(enum saboteur_what what);
+const char *saboteur_left_out(void); /* what that of what follows a note says: ABORTED */
 
 #endif

@@ -135,6 +135,23 @@ START_TEST(test_wait_timeout)
 }
 END_TEST
 
+/* Looking before it sleeps, a client waits as long, and as long as it may. */
+START_TEST(test_wait_looks_first)
+{
+    static const uint32_t spin_us[] = {1, 1000, 1000000};
+    struct fp8d_options o = {.spin_us = spin_us[_i]};
+    struct fake_pair b = fake_begin(serve_late, &o);
+    ck_assert_uint_eq(fake_mark(b.c, fake_ping(b.c)), 0); /* after 300 ms */
+    ck_assert_uint_eq(fake_mark(b.c, fake_ping(b.c)), 1); /* at once */
+    fake_end(b);
+    o.call_timeout_ms = 100;
+    b = fake_begin(serve_late, &o);
+    struct fp8d_error err;
+    ck_assert_int_eq(fp8d_ping(b.c, NULL, NULL, &err), -ETIMEDOUT);
+    fake_end(b);
+}
+END_TEST
+
 /* A blocking call that times out is forgotten: its late reply is dropped, the next call works. */
 START_TEST(test_call_timeout_forgets)
 {
@@ -352,6 +369,7 @@ int main(void)
     tcase_add_test(t, test_in_flight_cap);
     tcase_add_test(t, test_pending_limit);
     tcase_add_test(t, test_wait_timeout);
+    tcase_add_loop_test(t, test_wait_looks_first, 0, 3);
     tcase_add_test(t, test_call_timeout_forgets);
     tcase_add_test(t, test_no_deadlock);
     tcase_add_test(t, test_buffer);
