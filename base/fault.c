@@ -25,6 +25,7 @@ int fault_set(struct fault *f, int code, const char *fmt, ...)
     va_list ap;
     va_start(ap, fmt);
     f->code = code;
+    f->again = false;
     f->retry_after_ms = 0;
     (void)vsnprintf(f->text, sizeof f->text, fmt, ap);
     va_end(ap);

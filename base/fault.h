@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define FAULT_TEXT_MAX 1024
@@ -27,6 +28,7 @@ enum fault_stage {
 struct fault {
     int code;                  /* 0, or a negative status */
     enum fault_stage stage;    /* STAGE_UNSPECIFIED until somebody sets it */
+    bool again;                /* what failed has changed nothing, and could begin once more */
     uint32_t retry_after_ms;   /* for RESOURCE_EXHAUSTED: when to try again; 0 means no hint */
     char text[FAULT_TEXT_MAX]; /* one sentence, UTF-8, no control characters, no final newline */
 };

@@ -26,7 +26,9 @@ struct backward {
     struct tensor dy, dx; /* where the backend computes */
     struct buffer *scratch;
     struct qtensor *dyq;
-    struct qtensor *turned[2]; /* weight and input, where the context's have no second form */
+    struct qtensor
+        *used[2]; /* the context's weight and input, which may go with a forward that fails */
+    struct qtensor *turned[2]; /* the same, where they have no second form */
     struct gradient_next next;
     struct scope *scope; /* explicit, or NULL */
     struct flight flight;
@@ -139,7 +141,19 @@ static int prepare(struct backward *w, const struct backward_args *a, struct fau
         rc = reserve(w, f);
     if (!rc && !a->no_grad_input)
         rc = make_grad_input(w, out, f);
+    if (!rc && a->context->tokens) {
+        w->used[0] = qtensor_ref(a->context->weight);
+        w->used[1] = qtensor_ref(a->context->input);
+    }
     return rc ? rc : flight_follow(engine_of(w), f);
+}
+
+/* What no operation uses any more. */
+static void let_go(struct backward *w)
+{
+    qtensor_unref(w->used[0]);
+    qtensor_unref(w->used[1]);
+    w->used[0] = w->used[1] = NULL;
 }
 
 static void backward_free(struct backward *w)
@@ -150,6 +164,7 @@ static void backward_free(struct backward *w)
     buffer_unref(w->scratch);
     gradient_next_fini(&w->next);
     qtensor_unref(w->dyq);
+    let_go(w);
     qtensor_unref(w->turned[0]);
     qtensor_unref(w->turned[1]);
     model_unref(w->model);
@@ -210,8 +225,8 @@ static bool reproducible(const struct backward *w)
 static int enqueue_dgrad(struct backward *w, struct fault *f)
 {
     struct gemm g = {.a = w->dyq, .out = w->dx, .precise = true, .reproducible = reproducible(w)};
-    int rc = other_way(w, w->a.context->weight, "the transposed weight", &w->turned[0], &g.b,
-                       &g.b_transposed, f);
+    int rc =
+        other_way(w, w->used[0], "the transposed weight", &w->turned[0], &g.b, &g.b_transposed, f);
     if (!rc)
         rc = backend_gemm(engine_of(w)->queue, &g, f);
     return rc ? rc : stage_back(engine_of(w), &w->dx, &w->grad_input.high, f);
@@ -231,8 +246,8 @@ static int enqueue_wgrad(struct backward *w, struct fault *f)
 #ifdef FP8D_MUTANT_GRADIENT_ADDS
     g.accumulate = !w->next.fresh;
 #endif
-    int rc = other_way(w, w->a.context->input, "the transposed input", &w->turned[1], &g.b,
-                       &g.b_transposed, f);
+    int rc =
+        other_way(w, w->used[1], "the transposed input", &w->turned[1], &g.b, &g.b_transposed, f);
     return rc ? rc : backend_gemm(engine_of(w)->queue, &g, f);
 }
 
@@ -336,6 +351,7 @@ static void land(struct backward *w)
     if (w->flight.layer)
         w->flight.layer->gradient.coming = NULL;
     flight_end(w->a.lease->engine, &w->flight);
+    let_go(w);
 }
 
 static void backward_finish(struct op *op)

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "daemon/engine/claim.h" /* CLAIM_FEATURE_STEP */
+#include "daemon/engine/flight.h"
 #include "daemon/engine/lease.h"
 #include "daemon/engine/primary.h"
 #include "daemon/engine/stage.h"
@@ -28,11 +29,13 @@ static int check_name(const char *name, const char *shown, struct fault *f)
     size_t len = strlen(name);
     if (len > STATE_LAYER_MAX || !text_is_tensor_name(name, len))
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "layers.name has %zu bytes, needed 1 to %d of UTF-8", len, STATE_LAYER_MAX);
+                         "layers.name has %zu bytes, needed 1 to %d of UTF-8", len,
+                         STATE_LAYER_MAX);
     (void)snprintf(weight, sizeof weight, "%s.weight", name);
     if (state_is_key(weight, &len))
         return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "layers.name is \"%s\", which ends like the saved state of a layer", shown);
+                         "layers.name is \"%s\", which ends like the saved state of a layer",
+                         shown);
     return 0;
 }
 
@@ -53,15 +56,17 @@ static int check_layer(const struct create_layer *c, struct fault *f)
                              CLAIM_FEATURE_STEP);
     const struct operand *b = &c->bias;
     if (b->rank && (b->q || b->rank != 1 || b->dims[0] != w->dims[0]))
-        return fault_set(f, FP8D_EINVALID_ARGUMENT,
-                         "layer \"%s\": bias is %s of rank %u with %llu elements, needed F32, BF16 or "
-                         "F16 of [%llu]",
-                         name, dtype_name(operand_dtype(b)), b->rank,
-                         (unsigned long long)b->dims[0], (unsigned long long)w->dims[0]);
+        return fault_set(
+            f, FP8D_EINVALID_ARGUMENT,
+            "layer \"%s\": bias is %s of rank %u with %llu elements, needed F32, BF16 or "
+            "F16 of [%llu]",
+            name, dtype_name(operand_dtype(b)), b->rank, (unsigned long long)b->dims[0],
+            (unsigned long long)w->dims[0]);
     return 0;
 }
 
-/* The operand's memory where the backend computes: shared on a unified backend, else copied there. */
+/* The operand's memory where the backend computes: shared on a unified backend, else copied there.
+ */
 static int own(struct create *c, const struct operand *in, const char *what, struct tensor *out,
                struct fault *f)
 {
@@ -132,8 +137,8 @@ static int check_layers(const struct create_layer *layers, size_t count, struct 
     return rc;
 }
 
-static int build(struct create *c, const struct create_layer *layers, size_t count, bool primary_fp8,
-                 struct fault *f)
+static int build(struct create *c, const struct create_layer *layers, size_t count,
+                 bool primary_fp8, struct fault *f)
 {
     int rc = 0;
     for (size_t i = 0; !rc && i < count; i++)
@@ -170,8 +175,8 @@ static void install(struct op *op)
     create_free(c);
 }
 
-/* Scales that the casts gave to unset sites go to the backend, where its memory is another's, before
- * the model is there. */
+/* Scales that the casts gave to unset sites go to the backend, where its memory is another's,
+ * before the model is there. */
 static void finish(struct op *op)
 {
     struct create *c = (struct create *)op;
@@ -224,7 +229,8 @@ int create_start(struct lease *l, const char *name, const struct recipe *r,
         return rc;
     }
     /* From here on something may be enqueued: a fault stays in the op, which completes. */
-    (void)build(c, layers, count, primary_fp8, &c->op.fault);
+    if (!flight_follow(l->engine, &c->op.fault))
+        (void)build(c, layers, count, primary_fp8, &c->op.fault);
     op_submit(&c->op, l->engine->queue);
     return 0;
 }

@@ -1,9 +1,9 @@
 /* create.h - a model from tensors of a connection. Engine thread, compute slot held.
  *
- * The work of a load without a file: the same layers result. FP8 tensors become primary weights with
- * their bytes and factor; with primary_fp8 high-precision ones are cast with a scale from their own
- * amax, as for an unset site. FP8 codes are not looked at: a load of a save of such a model with NaN
- * codes needs allow_nan. */
+ * The work of a load without a file: the same layers result. FP8 tensors become primary weights
+ * with their bytes and factor; with primary_fp8 high-precision ones are cast with a scale from
+ * their own amax, as for an unset site. FP8 codes are not looked at: a load of a save of such a
+ * model with NaN codes needs allow_nan. */
 #ifndef FP8D_DAEMON_ENGINE_CREATE_H
 #define FP8D_DAEMON_ENGINE_CREATE_H
 

@@ -45,6 +45,7 @@ struct engine {
     struct flight *flight;       /* the change that computes, if another may begin behind it */
     struct flight *flight_ahead; /* that other one, likewise */
     bool ahead;                  /* what rpc starts now begins behind `flight`, before its end */
+    const struct queue_note *adopted; /* of the last FP8 tensor made for what rpc starts now */
     uint64_t next_incarnation;
     uint64_t started_ns;
     /* Counters for status. */

@@ -9,6 +9,8 @@ void flight_begin(struct engine *e, struct flight *fl)
 
 void flight_end(struct engine *e, const struct flight *fl)
 {
+    if (e->flight_ahead == fl)
+        e->flight_ahead = NULL;
     if (e->flight != fl)
         return;
     e->flight = e->flight_ahead;
@@ -67,5 +69,6 @@ int flight_follow(struct engine *e, struct fault *f)
 #ifdef FP8D_MUTANT_AHEAD_UNCHAINED
     return 0;
 #endif
-    return e->ahead ? backend_follow(e->queue, e->flight->note, f) : 0;
+    int rc = e->ahead ? backend_follow(e->queue, e->flight->note, f) : 0;
+    return rc || !e->adopted ? rc : backend_follow(e->queue, e->adopted, f);
 }

@@ -43,7 +43,8 @@ int flight_check_step(const struct engine *e, const struct model *m, bool repeat
 int flight_check_tensor(const struct engine *e, const struct lease *l, uint64_t id,
                         struct fault *f);
 
-/* The first operation of a request that begins ahead; nothing for one that does not. */
+/* Before the first operation of a request that may begin ahead or use an adopted tensor, once
+ * nothing can refuse it any more: if what lies before it fails, it is left out. */
 int flight_follow(struct engine *e, struct fault *f);
 
 #endif

@@ -3,13 +3,15 @@
 #include <stddef.h>
 #include <string.h>
 
-#define CONTAINER(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define CONTAINER(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 static void on_engine(struct exec_task *task)
 {
     struct op *op = CONTAINER(task, struct op, task);
     if (op->fault.code)
         (void)fault_at(&op->fault, STAGE_COMPUTE);
+    /* Nothing was begun of what could not be enqueued, or was left out for what it follows. */
+    op->fault.again = op->unsent || op->fault.code == FP8D_EABORTED;
     op->finish(op);
 }
 
@@ -39,5 +41,6 @@ void op_submit(struct op *op, struct queue *q)
 {
     if (op->exec->under_way)
         atomic_fetch_add(op->exec->under_way, 1);
+    op->unsent = op->fault.code != 0;
     queue_notify(q, &op->note);
 }

@@ -3,7 +3,8 @@
  * Embed it first in what is worked on. The engine thread enqueues operations and calls op_submit;
  * when all of them are complete, `finish` runs on the engine thread. An operation that could not be
  * enqueued sets the fault and still submits: what was enqueued before must complete before its
- * memory may go.
+ * memory may go. fault.again tells `finish` that nothing of it was done, where what changes state
+ * was enqueued last.
  */
 #ifndef FP8D_DAEMON_ENGINE_OP_H
 #define FP8D_DAEMON_ENGINE_OP_H
@@ -16,6 +17,7 @@ struct op {
     struct exec_task task;
     const struct exec *exec;
     struct fault fault; /* code 0 while all is well */
+    bool unsent;        /* it was set before the note: something was not enqueued */
     void (*finish)(struct op *op);
 };
 

@@ -53,6 +53,9 @@ int scope_check_train(const struct model *m, const struct lease *l, struct fault
                      (long)h->pid, (unsigned long)h->uid);
 }
 
+#define SCOPE_RESERVED_MAX                                                                         \
+    2 /* requests with room for a part that they have not made: one, and one ahead */
+
 static struct scope_part *peek(const struct scope *s, const struct layer *layer)
 {
     for (size_t i = 0; i < s->part_count; i++)
@@ -68,7 +71,7 @@ const struct scope_part *scope_peek(const struct model *m, const struct layer *l
 
 int scope_reserve(struct scope *s, struct fault *f)
 {
-    if (s->part_count < s->part_room)
+    if (s->part_count + SCOPE_RESERVED_MAX <= s->part_room)
         return 0;
     size_t room = s->part_room ? s->part_room * 2 : 8;
     struct scope_part *bigger = mem_realloc(s->parts, room * sizeof *bigger);

@@ -230,6 +230,8 @@ static int check_scale(const struct step *s, struct fault *f)
 static void measured(struct op *op)
 {
     struct step *s = (struct step *)op;
+    for (size_t i = 0; i < s->count; i++)
+        step_layer_measured(&s->layers[i]);
     if (!op->fault.code)
         (void)model_check_here(s->model, &op->fault);
     if (op->fault.code) {

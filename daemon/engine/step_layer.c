@@ -17,8 +17,8 @@ static int float_tensor(struct engine *e, uint64_t rows, uint64_t cols, const ch
                       &out->buf, f);
 }
 
-/* None yet, or somebody else holds this version of it (a save; a context, of a bias; who shares a tensor
- * of CreateModel): the step writes elsewhere. */
+/* None yet, or somebody else holds this version of it (a save; a context, of a bias; who shares a
+ * tensor of CreateModel): the step writes elsewhere. */
 static bool wants_memory(const struct tensor *have)
 {
 #ifdef FP8D_MUTANT_STEP_IN_PLACE
@@ -43,7 +43,8 @@ static int state_init(struct step_tensor *t, struct engine *e, const struct opti
     return rc;
 }
 
-/* Where a high-precision tensor is written: in place unless somebody else holds this version of it. */
+/* Where a high-precision tensor is written: in place unless somebody else holds this version of it.
+ */
 static int place_init(struct step_tensor *t, struct engine *e, const struct tensor *now,
                       struct fault *f)
 {
@@ -51,8 +52,8 @@ static int place_init(struct step_tensor *t, struct engine *e, const struct tens
     if (!now->buf || !wants_memory(now))
         return 0;
     uint64_t bytes = now->rows * now->cols * (dtype_bits(now->dtype) / 8);
-    int rc = buffer_new(e->o.backend, e->o.ledger, BUFFER_DEVICE, bytes, "a weight", &t->fresh_to,
-                        f);
+    int rc =
+        buffer_new(e->o.backend, e->o.ledger, BUFFER_DEVICE, bytes, "a weight", &t->fresh_to, f);
     t->to.buf = t->fresh_to;
     t->to.offset = 0;
     return rc;
@@ -70,14 +71,14 @@ int step_layer_init(struct step_layer *s, struct model *m, struct layer *l, stru
     const struct weight *w = &l->weight;
     enum dtype dtype = w->primary.q ? DTYPE_NONE : w->high.dtype;
     *s = (struct step_layer){.layer = l};
-    int rc = state_init(&s->weight, m->engine, &m->optimizer, &l->weight_state, dtype, l->out,
-                        l->in, f);
+    int rc =
+        state_init(&s->weight, m->engine, &m->optimizer, &l->weight_state, dtype, l->out, l->in, f);
     if (!rc)
         rc = place_init(&s->weight, m->engine, &w->high, f);
     if (rc || !moves_bias(l))
         return rc;
-    rc = state_init(&s->bias, m->engine, &m->optimizer, &l->bias_state, w->bias.dtype, 1, l->out,
-                    f);
+    rc =
+        state_init(&s->bias, m->engine, &m->optimizer, &l->bias_state, w->bias.dtype, 1, l->out, f);
     return rc ? rc : place_init(&s->bias, m->engine, &w->bias, f);
 }
 
@@ -88,10 +89,19 @@ static void tensor_fini(struct step_tensor *t)
     *t = (struct step_tensor){0};
 }
 
+void step_layer_measured(struct step_layer *s)
+{
+    for (int i = 0; i < 2; i++) {
+        buffer_unref(s->measured[i]);
+        s->measured[i] = NULL;
+    }
+}
+
 void step_layer_fini(struct step_layer *s)
 {
     tensor_fini(&s->weight);
     tensor_fini(&s->bias);
+    step_layer_measured(s);
     qtensor_unref(s->q);
     *s = (struct step_layer){0};
 }
@@ -116,7 +126,8 @@ static int fill_moment(struct queue *q, const struct tensor *have, const struct 
     return have->buf ? copy(q, have, fresh->buf, f) : backend_zero(q, fresh, f);
 }
 
-/* `now` is the high-precision tensor (buf NULL where there is none), `codes` the FP8 primary one. */
+/* `now` is the high-precision tensor (buf NULL where there is none), `codes` the FP8 primary one.
+ */
 static int fill_master(struct queue *q, const struct tensor *have, const struct tensor *fresh,
                        const struct tensor *now, const struct qtensor *codes, struct fault *f)
 {
@@ -143,11 +154,13 @@ static int fill(struct step_tensor *t, const struct optimizer_state *have, struc
     return rc;
 }
 
-int step_layer_begin(struct step_layer *s, struct model *m, struct step_report *r,
-                     struct fault *f)
+int step_layer_begin(struct step_layer *s, struct model *m, struct step_report *r, struct fault *f)
 {
     const struct layer *l = s->layer;
     struct queue *q = m->engine->queue;
+    s->measured[0] = buffer_ref(gradient_weight(&l->gradient)->buf);
+    if (moves_bias(l))
+        s->measured[1] = buffer_ref(gradient_bias(&l->gradient)->buf);
     int rc = fill(&s->weight, &l->weight_state, q, &l->weight.high, l->weight.primary.q, f);
     if (!rc)
         rc = backend_norm(q, gradient_weight(&l->gradient), &r->weight, f);
@@ -186,8 +199,8 @@ static struct update update_of(const struct step_tensor *t, const struct optimiz
     return u;
 }
 
-/* Under a scale that is known beforehand the new bytes come from the same pass. Under recipe current
- * a copy is made when it is needed, but an FP8 primary weight is its bytes. */
+/* Under a scale that is known beforehand the new bytes come from the same pass. Under recipe
+ * current a copy is made when it is needed, but an FP8 primary weight is its bytes. */
 static int update_weight(struct step_layer *s, struct model *m, const struct update *u,
                          struct step_report *r, struct fault *f)
 {
@@ -197,8 +210,8 @@ static int update_weight(struct step_layer *s, struct model *m, const struct upd
     bool delayed = m->recipe.kind == RECIPE_DELAYED;
     struct cast c = {
         .src = u->master,
-        .fmt = primary ? qtensor_info(l->weight.primary.q).fmt
-                       : recipe_dtype(&m->recipe, SITE_WEIGHT),
+        .fmt =
+            primary ? qtensor_info(l->weight.primary.q).fmt : recipe_dtype(&m->recipe, SITE_WEIGHT),
         .mode = delayed ? CAST_SITE : CAST_TENSOR,
         .margin = m->recipe.margin,
         .site = site_state(&l->sites[SITE_WEIGHT]),

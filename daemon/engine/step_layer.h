@@ -1,5 +1,5 @@
-/* step_layer.h - one layer's part of a step: memory, the measuring round, the moving round, the end.
- * Engine thread. */
+/* step_layer.h - one layer's part of a step: memory, the measuring round, the moving round, the
+ * end. Engine thread. */
 #ifndef FP8D_DAEMON_ENGINE_STEP_LAYER_H
 #define FP8D_DAEMON_ENGINE_STEP_LAYER_H
 
@@ -22,6 +22,8 @@ struct step_tensor {
 struct step_layer {
     struct layer *layer;
     struct step_tensor weight, bias;
+    struct buffer
+        *measured[2];  /* the gradients of the first round, which a backward that fails lets go */
     struct qtensor *q; /* the new FP8 copy, or FP8 primary weight; NULL: none is made */
 };
 
@@ -30,8 +32,9 @@ int step_layer_init(struct step_layer *s, struct model *m, struct layer *l, stru
 void step_layer_fini(struct step_layer *s); /* also when zeroed */
 
 /* First round: fill what is fresh, measure the gradients. */
-int step_layer_begin(struct step_layer *s, struct model *m, struct step_report *r,
-                     struct fault *f);
+int step_layer_begin(struct step_layer *s, struct model *m, struct step_report *r, struct fault *f);
+/* That is over. */
+void step_layer_measured(struct step_layer *s);
 /* Second round. grad_scale multiplies every element of the gradients. */
 int step_layer_update(struct step_layer *s, struct model *m, float grad_scale,
                       struct step_report *r, struct fault *f);

@@ -1,6 +1,7 @@
 #include "daemon/engine/upload.h"
 
 #include "base/mem.h"
+#include "daemon/engine/flight.h"
 
 #include <errno.h>
 
@@ -75,8 +76,9 @@ int upload_start(struct lease *l, uint64_t id, struct operand value, upload_done
         mem_free(u);
         return rc;
     }
+    (void)flight_follow(e, &u->op.fault);
     uint64_t bytes = operand_bytes(&value);
-    if (u->from && bytes)
+    if (!u->op.fault.code && u->from && bytes)
         (void)backend_copy(e->queue, value.high.buf, 0, u->from, u->offset, bytes, &u->op.fault);
     op_submit(&u->op, e->queue);
     return 0;

@@ -107,6 +107,8 @@ void rpc_cancel(struct request *rq)
             load_cancel(s->running->load);
         if (s->running->save)
             save_cancel(s->running->save);
+    } else if (s->ahead && s->ahead->header.id == in->id) {
+        m.outcome = FP8D__V1__CANCEL_OUTCOME__CANCEL_OUTCOME_RUNNING;
     } else {
         fault_set(&f, FP8D_ENOT_FOUND, "id %llu is not in flight on this connection",
                   (unsigned long long)in->id);
@@ -140,7 +142,7 @@ void rpc_status(struct request *rq)
         m.model_bytes += model_bytes(e->models[i]);
     }
     m.queued = rpc->queued;
-    m.running = rpc->running;
+    m.running = rpc->running + rpc->ahead;
     m.requests_done = rpc->requests_done;
     m.forwards_done = e->forwards_done;
     m.progress_age_ms = rpc_progress_age_ms(rpc);

@@ -132,7 +132,8 @@ static void finish(struct request *rq, struct reply *r, bool ok)
 
 void request_fail(struct request *rq, const struct fault *f)
 {
-    if (rq->ahead && session_take_back(rq->session, rq))
+    bool again = rq->rpc->o.engine->ahead || f->again; /* refused now, or not done */
+    if (rq->ahead && again && session_take_back(rq->session, rq))
         return;
     char text[FAULT_TEXT_MAX];
     Fp8d__V1__ReplyHead head = FP8D__V1__REPLY_HEAD__INIT;

@@ -32,6 +32,7 @@ struct request {
     int fds[FRAME_FDS_MAX];
     unsigned fd_count;
     struct request *next; /* in the session's line */
+    uint64_t turn;        /* its place in the session's line */
     bool ahead;           /* began ahead, see session.h */
     bool waits;           /* not again: it begins when the one before it has ended */
     struct load *load;    /* while a load runs */

@@ -41,6 +41,7 @@ struct rpc {
     uint32_t session_count;
     uint32_t queued, running;
     uint64_t requests_done;
+    uint32_t ahead;         /* requests that have begun before the one before them has ended */
     uint64_t begun_ahead;   /* requests that began before the one before them had ended */
     uint32_t computing;     /* computing requests that run */
     bool changing;          /* one of them may change state: then it is the only one */

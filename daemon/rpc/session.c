@@ -1,4 +1,4 @@
-#include "daemon/rpc/session.h"
+#include "daemon/rpc/line.h"
 
 #include "daemon/engine/load.h"
 #include "daemon/engine/save.h"
@@ -77,7 +77,7 @@ static void ring_remove(struct session *s)
 
 /* --- the line --- */
 
-static struct request *line_take(struct session *s)
+struct request *line_take(struct session *s)
 {
     struct request *rq = s->first;
     s->first = rq->next;
@@ -90,12 +90,16 @@ static struct request *line_take(struct session *s)
     return rq;
 }
 
+/* To where it was: before those that came after it. */
 static void line_put_back(struct session *s, struct request *rq)
 {
-    rq->next = s->first;
-    if (!s->first)
+    struct request **at = &s->first;
+    while (*at && (*at)->turn < rq->turn)
+        at = &(*at)->next;
+    rq->next = *at;
+    if (!*at)
         s->last = &rq->next;
-    s->first = rq;
+    *at = rq;
     s->rpc->queued++;
     ring_add(s);
 }
@@ -103,6 +107,7 @@ static void line_put_back(struct session *s, struct request *rq)
 void session_enqueue(struct session *s, struct request *rq)
 {
     rq->next = NULL;
+    rq->turn = s->turns++;
     *s->last = rq;
     s->last = &rq->next;
     s->rpc->queued++;
@@ -136,7 +141,7 @@ void session_close(struct session *s)
         load_cancel(s->running->load);
     if (s->running && s->running->save)
         save_cancel(s->running->save);
-    if (!s->running)
+    if (!s->running && !s->ahead)
         session_free(s);
     /* A scope that ended with the lease may have held others back. */
 }
@@ -147,7 +152,7 @@ static void remember(struct session *s, uint64_t id, bool ok)
     s->outcome_at = (s->outcome_at + 1) % OUTCOMES_KEPT;
 }
 
-static bool succeeded(const struct session *s, uint64_t id)
+bool line_succeeded(const struct session *s, uint64_t id)
 {
     for (unsigned i = 0; i < OUTCOMES_KEPT; i++) {
         const struct outcome *o = &s->outcomes[(s->outcome_at - 1 - i) % OUTCOMES_KEPT];
@@ -159,9 +164,7 @@ static bool succeeded(const struct session *s, uint64_t id)
 
 /* --- running --- */
 
-/* False for computing requests whose decisions no other of their kind can spoil: they read scales
- * and versions, and leave at most a copy of a weight behind that any of them would have made. */
-static bool changes(const struct request *rq)
+bool request_changes(const struct request *rq)
 {
     if (rq->row->type == REQUEST_CHECK_NUMERICS || rq->row->type == REQUEST_RECOMPUTE)
         return false;
@@ -171,7 +174,7 @@ static bool changes(const struct request *rq)
     return m->mode == FP8D__V1__MODE__MODE_TRAIN || m->mode == FP8D__V1__MODE__MODE_CALIBRATE;
 }
 
-static void run_begins(struct session *s, struct request *rq)
+void run_begins(struct session *s, struct request *rq)
 {
     struct rpc *rpc = s->rpc;
     s->running = rq;
@@ -179,7 +182,7 @@ static void run_begins(struct session *s, struct request *rq)
     if (!rq->row->computes)
         return;
     rpc->computing++;
-    rpc->changing = changes(rq);
+    rpc->changing = request_changes(rq);
 }
 
 static void run_ends(struct session *s)
@@ -194,6 +197,18 @@ static void run_ends(struct session *s)
     rpc->changing = false; /* if it was so, this was the only one */
 }
 
+void ahead_begins(struct session *s, struct request *rq)
+{
+    s->ahead = rq;
+    s->rpc->ahead++;
+}
+
+static void ahead_ends(struct session *s)
+{
+    s->ahead = NULL;
+    s->rpc->ahead--;
+}
+
 void session_finished(struct session *s, struct request *rq, bool ok)
 {
     struct rpc *rpc = s->rpc;
@@ -204,7 +219,7 @@ void session_finished(struct session *s, struct request *rq, bool ok)
     rpc->requests_done++;
     if (s->ahead) {
         run_begins(s, s->ahead);
-        s->ahead = NULL;
+        ahead_ends(s);
     }
     if (s->closed && !s->running)
         session_free(s);
@@ -223,171 +238,23 @@ static void sched_again(struct exec_task *task)
 bool session_take_back(struct session *s, struct request *rq)
 {
     struct rpc *rpc = s->rpc;
-    bool refused = s->ahead == rq;
     rq->ahead = false;
     rq->waits = true;
-    if (!refused && s->closed)
-        return false;
-    if (refused)
-        s->ahead = NULL;
+    request_stamp(rq, 0, 0);
+    if (s->ahead == rq)
+        ahead_ends(s);
     else
         run_ends(s);
+    if (s->closed) { /* its end is the session's, if nothing else runs */
+        if (!s->running)
+            run_begins(s, rq);
+        return false;
+    }
     line_put_back(s, rq);
-    if (refused || rpc->again)
+    if (rpc->again)
         return true;
     rpc->again = true;
     rpc->again_task.run = sched_again;
     rpc->o.exec->post(rpc->o.exec->self, &rpc->again_task);
     return true;
-}
-
-/* --- scheduling --- */
-
-/* The request that another is to begin ahead of the end of: should it fail, the other begins again,
- * and is asked again what it needs. */
-static bool runs(const struct session *s, uint64_t id)
-{
-    return s->running && s->running->header.id == id;
-}
-
-/* Why a request that reached the head of its line must not run; 0 if it may. */
-static int refuse(struct session *s, struct request *rq, struct fault *f)
-{
-    const Fp8d__V1__RequestHead *head = ((struct request_message *)rq->message)->head;
-    const struct exec *x = s->rpc->o.exec;
-    uint64_t waited_ms = (x->now(x->self) - rq->received_ns) / 1000000;
-    if (s->rpc->draining)
-        return fault_set(f, FP8D_EUNAVAILABLE,
-                         "the server is stopping; the request was not executed");
-    if (head && head->deadline_ms && waited_ms >= head->deadline_ms)
-        return fault_set(f, FP8D_EDEADLINE_EXCEEDED,
-                         "head.deadline_ms is %u, the request waited %llu ms and was not executed",
-                         head->deadline_ms, (unsigned long long)waited_ms);
-    for (size_t i = 0; head && i < head->n_needs; i++)
-        if (!succeeded(s, head->needs[i]) && !runs(s, head->needs[i]))
-            return fault_set(f, FP8D_EABORTED,
-                             "head.needs: request %llu failed or is unknown on this connection",
-                             (unsigned long long)head->needs[i]);
-    return 0;
-}
-
-static void start(struct session *s)
-{
-    struct rpc *rpc = s->rpc;
-    struct request *rq = line_take(s);
-    struct fault f = {.stage = STAGE_QUEUE};
-    rq->started_ns = rpc->o.exec->now(rpc->o.exec->self);
-    if (refuse(s, rq, &f)) {
-        request_fail(rq, &f);
-        return;
-    }
-    run_begins(s, rq);
-    rq->row->run(rq);
-}
-
-/* A step writes weights in place: a save that began beside one would hold some of either version.
- */
-static bool takes_turns(const struct request *rq)
-{
-    return rq->row->computes || rq->row->pins;
-}
-
-static bool can_start(const struct session *s)
-{
-    if (s->running || s->closed)
-        return false;
-    const struct rpc *rpc = s->rpc;
-    if (!takes_turns(s->first) || !rpc->computing || rpc->draining)
-        return true;
-    if (s->first->row->pins)
-        return !rpc->changing;
-    return !rpc->changing && !changes(s->first) && rpc->computing < rpc->o.overlap;
-}
-
-/* One round: the first session in turn that can start something does. Where a request that takes
- * turns has to wait, none behind it starts, and the next round begins with it: else requests that
- * run beside each other could keep one that changes state waiting for ever. */
-static bool start_one(struct rpc *rpc)
-{
-    struct session *s = rpc->ring;
-    bool held = false;
-    if (!s)
-        return false;
-    do {
-        bool turns = takes_turns(s->first) && !rpc->draining;
-        if (can_start(s) && !(held && turns)) {
-            if (!held)
-                rpc->ring = s->next; /* the next round begins behind it */
-            start(s);
-            return true;
-        }
-        if (!held && turns && !s->running && !s->closed) {
-            held = true;
-            rpc->ring = s;
-        }
-        s = s->next;
-    } while (s != rpc->ring);
-    return false;
-}
-
-/* The steps of a training loop, whose own time has not come, but only that of what lies before. */
-static bool may_begin_ahead(struct session *s, struct request *rq)
-{
-    const struct request_message *m = (const struct request_message *)rq->message;
-    const Fp8d__V1__ForwardRequest *forward = (const Fp8d__V1__ForwardRequest *)(const void *)m;
-    bool trains = rq->row->type == REQUEST_BACKWARD || rq->row->type == REQUEST_STEP ||
-                  (rq->row->type == REQUEST_FORWARD && forward->mode == FP8D__V1__MODE__MODE_TRAIN);
-    struct fault none = {0};
-    return trains && !rq->waits && !refuse(s, rq, &none);
-}
-
-/* The session whose change computes, if it has something in line and no other is due before that.
- */
-static struct session *ahead_of_whom(const struct rpc *rpc)
-{
-    struct session *found = NULL, *s = rpc->ring;
-    if (!s || !rpc->changing || rpc->draining || !rpc->o.engine->flight)
-        return NULL;
-    do {
-        bool computes = s->running && s->running->row->computes;
-        if (!s->running && !s->closed)
-            return NULL;
-        if (computes && !s->closed && !s->ahead)
-            found = s;
-        s = s->next;
-    } while (s != rpc->ring);
-    return found;
-}
-
-static void begin_ahead(struct rpc *rpc)
-{
-    struct session *s = ahead_of_whom(rpc);
-    struct engine *e = rpc->o.engine;
-    if (!s || !may_begin_ahead(s, s->first))
-        return;
-    struct request *rq = line_take(s);
-    rq->started_ns = rpc->o.exec->now(rpc->o.exec->self);
-    rq->ahead = true;
-    s->ahead = rq;
-    e->ahead = true;
-    rq->row->run(rq);
-    e->ahead = false;
-    rpc->begun_ahead += s->ahead == rq;
-}
-
-/* Handlers that finish at once come back here: the outermost call does the rounds. */
-void sched_run(struct rpc *rpc)
-{
-    if (rpc->scheduling)
-        return;
-    rpc->scheduling = true;
-    while (start_one(rpc)) {
-    }
-    begin_ahead(rpc);
-    rpc->scheduling = false;
-    if (rpc->draining && rpc->drained && !rpc->running && !rpc->queued) {
-        rpc_drained_cb drained = rpc->drained;
-        rpc->drained = NULL;
-        drained(rpc->drained_arg);
-    }
 }

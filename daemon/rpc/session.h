@@ -6,8 +6,9 @@
  * change runs, and then goes on beside them. Others run beside them.
  *
  * While a change computes and no other session waits, the next request of its line may begin ahead,
- * where the engine allows it (daemon/engine/flight.h). One that is refused then, or fails, goes back to
- * the head of the line and begins again as if nothing had been. Engine thread.
+ * where the engine allows it (daemon/engine/flight.h). One that is refused then, or of which
+ * nothing was done, goes back to its place in the line and begins again as if nothing had been.
+ * Engine thread.
  */
 #ifndef FP8D_DAEMON_RPC_SESSION_H
 #define FP8D_DAEMON_RPC_SESSION_H
@@ -29,12 +30,13 @@ struct session {
     struct lease lease;
     struct request *first, **last; /* the line */
     struct request *running;
-    struct request *ahead;         /* begun behind it, before its end; or NULL */
-    bool closed;                   /* the connection is gone */
-    struct session *prev, *next;   /* in the ring, or NULL */
-    struct outcome *outcomes;      /* ring of OUTCOMES_KEPT */
+    struct request *ahead;       /* begun behind it, before its end; or NULL */
+    uint64_t turns;              /* given out to requests of the line */
+    bool closed;                 /* the connection is gone */
+    struct session *prev, *next; /* in the ring, or NULL */
+    struct outcome *outcomes;    /* ring of OUTCOMES_KEPT */
     unsigned outcome_at;
-    struct exec_task task;         /* opening */
+    struct exec_task task; /* opening */
 };
 
 /* Loop thread: memory only. */

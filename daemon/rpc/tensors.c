@@ -113,7 +113,9 @@ static int adopt(struct request *rq, const struct shape *s, struct buffer *bytes
     if (!a)
         return fault_set(f, -ENOMEM, "out of memory for an FP8 tensor");
     op_init(&a->op, e->o.exec, adoption_finish);
-    int rc = qtensor_adopt(e->queue, e->o.ledger, s->dtype, s->rows, s->cols, bytes, offset,
+    int rc = e->adopted ? backend_follow(e->queue, e->adopted, f) : 0;
+    if (!rc)
+        rc = qtensor_adopt(e->queue, e->o.ledger, s->dtype, s->rows, s->cols, bytes, offset,
                            scale_inv, "an FP8 tensor", &a->q, f);
     if (rc) {
         mem_free(a);
@@ -122,13 +124,9 @@ static int adopt(struct request *rq, const struct shape *s, struct buffer *bytes
     a->bytes = buffer_ref(bytes);
     *out = qtensor_ref(a->q);
     op_submit(&a->op, e->queue);
-    /* Its note takes a failure away that those who use the tensor must hear of. */
-    rc = backend_follow(e->queue, &a->op.note, f);
-    if (rc) {
-        qtensor_unref(*out);
-        *out = NULL;
-    }
-    return rc;
+    e->adopted =
+        &a->op.note; /* which takes a failure away that those who use the tensor must hear of */
+    return 0;
 }
 
 static int take_inline(struct request *rq, const Fp8d__V1__TensorRef *ref, const char *field,

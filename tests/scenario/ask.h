@@ -20,6 +20,7 @@ enum ask_code {
     ASK_FAILED_PRECONDITION = 9,
     ASK_ABORTED = 10,
     ASK_INTERNAL = 13,
+    ASK_UNAVAILABLE = 14,
     ASK_LATER = 100, /* not of google.rpc: sent, not waited for */
 };
 

@@ -2,6 +2,7 @@
 
 #include "daemon/engine/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,13 @@ void side_open(struct side *s)
     o.kind = FP8D__V1__OPTIMIZER_KIND__OPTIMIZER_KIND_ADAM;
     o.rate = 0.125;
     ck_assert_msg(!ask_optimizer(&s->a, "m", &o, NULL, 0), "%s", s->a.text);
+    static const char *const names[MANY] = {"0",  "1",  "2",  "3",  "4",  "5",  "6",
+                                            "7",  "8",  "9",  "10", "11", "12", "13",
+                                            "14", "15", "16", "17", "18", "19"};
+    struct desk_layer many[MANY];
+    for (int i = 0; i < MANY; i++)
+        many[i] = (struct desk_layer){names[i], A_OUT, A_IN, w, NULL};
+    ck_assert(!desk_load(s->desk, 1, "n", many, MANY, NULL, NULL));
     free(w);
     free(b);
     s->a.later = true;
@@ -52,6 +60,21 @@ void side_forward(struct side *s, bool b, uint64_t seed, uint64_t x_id, uint64_t
                             .replace_output = true,
                             .context_id = context};
     f.x.id = x_id;
+    ck_assert_uint_eq(ask_forward(&s->a, &f), ASK_LATER);
+    free(x);
+    side_sent(s);
+}
+
+void side_forward_many(struct side *s, unsigned layer, uint64_t context)
+{
+    char name[4];
+    float *x = draw_normal(layer, (size_t)TOKENS * A_IN, 1.0 + layer);
+    (void)snprintf(name, sizeof name, "%u", layer);
+    struct ask_forward f = {.model = "n",
+                            .layer = name,
+                            .mode = FP8D__V1__MODE__MODE_TRAIN,
+                            .x = ask_f32(x, TOKENS, A_IN),
+                            .context_id = context};
     ck_assert_uint_eq(ask_forward(&s->a, &f), ASK_LATER);
     free(x);
     side_sent(s);
@@ -131,10 +154,13 @@ void sides_equal(const struct side *one, const struct side *all, uint64_t seed)
                       "seed %llu: request %u (type %u, codes %u and %u) was answered otherwise",
                       (unsigned long long)seed, i, a->type, code_of(a), code_of(b));
     }
-    struct desk_frame *x = desk_scaling(one->desk, 1, "m"), *y = desk_scaling(all->desk, 1, "m");
-    ck_assert(x->meta_len == y->meta_len && !memcmp(x->meta, y->meta, x->meta_len));
-    desk_frame_free(x);
-    desk_frame_free(y);
+    for (int i = 0; i < 2; i++) {
+        struct desk_frame *x = desk_scaling(one->desk, 1, i ? "n" : "m");
+        struct desk_frame *y = desk_scaling(all->desk, 1, i ? "n" : "m");
+        ck_assert(x->meta_len == y->meta_len && !memcmp(x->meta, y->meta, x->meta_len));
+        desk_frame_free(x);
+        desk_frame_free(y);
+    }
 }
 
 /* How many of the script's requests begin ahead when they are sent at once. */

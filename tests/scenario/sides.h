@@ -12,8 +12,10 @@
 #define TOKENS 5
 #define SENT 40 /* requests of a script, at most */
 
-/* Layers "a" and "b" (whose input is a's output) of model m, Adam, and a client that sends without
- * waiting. */
+#define MANY 20 /* layers of model n */
+
+/* Layers "a" and "b" (whose input is a's output) of model m, Adam; layers "0" to "19" of model n,
+ * each like a; and a client that sends without waiting. */
 struct side {
     struct desk *desk;
     struct ask a;
@@ -33,6 +35,7 @@ void side_forward(struct side *s, bool b, uint64_t seed, uint64_t x_id, uint64_t
                   uint64_t y_id);
 void side_backward(struct side *s, bool b, uint64_t context, uint64_t seed, uint64_t dy_id,
                    uint64_t dx_id);
+void side_forward_many(struct side *s, unsigned layer, uint64_t context); /* of model n */
 void side_step(struct side *s, uint64_t number);
 void side_gradient(struct side *s, bool b);
 void side_eval(struct side *s, bool b);

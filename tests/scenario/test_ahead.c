@@ -55,6 +55,26 @@ START_TEST(ahead_never_reads_the_tensor_before)
 }
 END_TEST
 
+static void in_a_scope(struct side *s, uint64_t seed)
+{
+    (void)seed;
+    ck_assert_uint_eq(ask_scope_begin(&s->a, 1, "n"), ASK_LATER);
+    side_sent(s);
+    for (unsigned i = 0; i < MANY; i++)
+        side_forward_many(s, i, 100 + i);
+    for (unsigned i = MANY; i-- > MANY - 17;)
+        side_backward(s, false, 100 + i, i, 0, 0);
+    ck_assert_uint_eq(ask_scope_end(&s->a, 1, false, NULL), ASK_LATER);
+    side_sent(s);
+}
+
+/* A scope has room for what both of them collect, however many layers take part. */
+START_TEST(ahead_in_a_scope_of_many_layers)
+{
+    ck_assert_uint_eq(sides_compare(in_a_scope, 1), MANY - 1 + 17);
+}
+END_TEST
+
 /* --- anything --- */
 
 /* Mostly what may succeed: contexts that are new, or were made lately. */
@@ -134,6 +154,7 @@ int main(void)
     tcase_add_test(c, ahead_in_a_loop_of_one_layer);
     tcase_add_test(c, ahead_over_two_layers);
     tcase_add_test(c, ahead_never_reads_the_tensor_before);
+    tcase_add_test(c, ahead_in_a_scope_of_many_layers);
     tcase_add_loop_test(c, ahead_of_random_sequences, 0, 4);
     suite_add_tcase(s, c);
     return run_suite(s);

@@ -10,11 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The code. Who is refused in line has seen no model. */
 static unsigned answer(struct side *s, unsigned i, const char *needle)
 {
     struct desk_frame *f = desk_take(s->desk, 1, s->ids[i]);
+    ck_assert_ptr_nonnull(f);
     Fp8d__V1__ErrorReply *r = desk_head(f);
     unsigned code = r->head->code;
+    if (code == ASK_ABORTED || code == ASK_UNAVAILABLE)
+        ck_assert(!r->head->incarnation && !r->head->weight_version);
     ck_assert_msg(strstr(r->head->message, needle) != NULL, "%u: %s", i, r->head->message);
     fp8d__v1__error_reply__free_unpacked(r, NULL);
     desk_frame_free(f);
@@ -98,6 +102,137 @@ START_TEST(ahead_of_a_backward_that_fails)
 }
 END_TEST
 
+/* Three in a row, of which the first fails: the third had begun behind the second, which had begun
+ * behind the first, and both begin again, in their order. */
+START_TEST(ahead_begins_again_in_order)
+{
+    struct side s;
+    side_open(&s);
+    side_forward(&s, false, 1, 0, 1, 0);
+    saboteur_open(s.desk->backend);
+    saboteur_arm(SABOTEUR_NOTES, 0);
+    desk_hold(s.desk);
+    side_backward(&s, false, 1, 2, 0, 0);
+    side_forward(&s, false, 3, 0, 2, 0);
+    side_backward(&s, false, 2, 4, 0, 0);
+    desk_release(s.desk);
+    ck_assert_uint_eq(s.desk->rpc->begun_ahead, 2);
+    ck_assert_uint_eq(answer(&s, 1, saboteur_words(SABOTEUR_NOTES)), ASK_INTERNAL);
+    ck_assert_uint_eq(answer(&s, 2, ""), ASK_OK);
+    ck_assert_uint_eq(answer(&s, 3, ""), ASK_OK);
+    ck_assert(!s.desk->rpc->ahead && !s.desk->rpc->running && !s.desk->rpc->queued);
+    saboteur_close(s.desk->backend);
+    side_close(&s);
+}
+END_TEST
+
+/* Between the end of the second, which begins again, and that of the third: nobody else begins, and
+ * if the client goes or the daemon is to stop, both end. */
+static void three_in_a_row(struct side *s)
+{
+    side_open(s);
+    side_forward(s, false, 1, 0, 1, 0);
+    saboteur_open(s->desk->backend);
+    saboteur_arm(SABOTEUR_NOTES, 0);
+    desk_hold(s->desk);
+    side_backward(s, false, 1, 2, 0, 0);
+    side_forward(s, false, 3, 0, 2, 0);
+    side_backward(s, false, 2, 4, 0, 0);
+    for (int i = 0; i < 5; i++) /* three beginnings, and the ends of the first two */
+        ck_assert(desk_step(s->desk));
+    ck_assert(s->desk->rpc->ahead == 1 && !s->desk->rpc->running && s->desk->rpc->queued == 1);
+}
+
+static void drained(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+START_TEST(ahead_alone_when_the_client_goes)
+{
+    struct side s;
+    three_in_a_row(&s);
+    struct ask other = ask_open(s.desk, 2);
+    s.a.later = false;
+    ask_close(&s.a);
+    desk_release(s.desk);
+    saboteur_close(s.desk->backend);
+    Fp8d__V1__StatusReply *r = ask_status(&other);
+    ck_assert(r->contexts == 0 && r->running == 0 && r->queued == 0 && r->connections == 1);
+    fp8d__v1__status_reply__free_unpacked(r, NULL);
+    ask_close(&other);
+    desk_free(s.desk);
+}
+END_TEST
+
+START_TEST(ahead_alone_when_the_daemon_stops)
+{
+    struct side s;
+    bool all = false;
+    three_in_a_row(&s);
+    desk_set_aside(s.desk);
+    rpc_drain(s.desk->rpc, drained, &all);
+    desk_release(s.desk);
+    ck_assert(!all); /* the third is under way */
+    desk_resume(s.desk);
+    ck_assert(all);
+    ck_assert_uint_eq(answer(&s, 1, saboteur_words(SABOTEUR_NOTES)), ASK_INTERNAL);
+    ck_assert_uint_eq(answer(&s, 2, "the server is stopping"), ASK_UNAVAILABLE);
+    ck_assert_uint_eq(answer(&s, 3, "the server is stopping"), ASK_UNAVAILABLE);
+    saboteur_close(s.desk->backend);
+    side_close(&s);
+}
+END_TEST
+
+/* What fails by itself, and not for what it follows, is told: it may have been done in part. */
+START_TEST(ahead_and_failed_itself)
+{
+    struct side s;
+    side_open(&s);
+    saboteur_open(s.desk->backend);
+    saboteur_arm(SABOTEUR_NOTES, 1);
+    desk_hold(s.desk);
+    side_forward(&s, false, 1, 0, 1, 0);
+    side_backward(&s, false, 1, 2, 0, 0);
+    desk_release(s.desk);
+    ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
+    ck_assert_uint_eq(answer(&s, 0, ""), ASK_OK);
+    ck_assert_uint_eq(answer(&s, 1, saboteur_words(SABOTEUR_NOTES)), ASK_INTERNAL);
+    saboteur_close(s.desk->backend);
+    side_close(&s);
+}
+END_TEST
+
+/* A request that has begun ahead runs, for those who ask. */
+START_TEST(ahead_counts_as_running)
+{
+    struct side s;
+    Fp8d__V1__CancelRequest m = FP8D__V1__CANCEL_REQUEST__INIT;
+    struct desk_frame *f;
+    side_open(&s);
+    struct ask other = ask_open(s.desk, 2);
+    desk_hold(s.desk);
+    side_forward(&s, false, 1, 0, 1, 0);
+    side_backward(&s, false, 1, 2, 0, 0);
+    ck_assert(desk_step(s.desk) && desk_step(s.desk));
+    desk_set_aside(s.desk);
+    desk_release(s.desk);
+    Fp8d__V1__StatusReply *r = ask_status(&other);
+    ck_assert(r->running == 2 && r->queued == 0);
+    fp8d__v1__status_reply__free_unpacked(r, NULL);
+    m.id = s.ids[1];
+    ck_assert_uint_eq(desk_call(s.desk, 1, REQUEST_CANCEL, &m.base, NULL, 0, &f, NULL), 0);
+    Fp8d__V1__CancelReply *c = fp8d__v1__cancel_reply__unpack(NULL, f->meta_len, f->meta);
+    ck_assert_int_eq(c->outcome, FP8D__V1__CANCEL_OUTCOME__CANCEL_OUTCOME_RUNNING);
+    fp8d__v1__cancel_reply__free_unpacked(c, NULL);
+    desk_frame_free(f);
+    desk_resume(s.desk);
+    ck_assert_uint_eq(answer(&s, 1, ""), ASK_OK);
+    ask_close(&other);
+    side_close(&s);
+}
+END_TEST
+
 /* Memory that is short while two are under way is not short when one has ended: whichever
  * allocation of the request behind fails, it succeeds in the end. */
 START_TEST(ahead_without_memory)
@@ -166,6 +301,11 @@ int main(void)
     /* Of one that was there something was added in place, on a GPU where this failure comes last.
      */
     tcase_add_loop_test(c, ahead_of_a_backward_that_fails, 0, rig_cuda() ? 1 : 2);
+    tcase_add_test(c, ahead_begins_again_in_order);
+    tcase_add_test(c, ahead_alone_when_the_client_goes);
+    tcase_add_test(c, ahead_alone_when_the_daemon_stops);
+    tcase_add_test(c, ahead_and_failed_itself);
+    tcase_add_test(c, ahead_counts_as_running);
     tcase_add_test(c, ahead_without_memory);
     tcase_add_test(c, ahead_when_the_client_goes);
     suite_add_tcase(s, c);
