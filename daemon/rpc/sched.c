@@ -54,13 +54,13 @@ static bool takes_turns(const struct request *rq)
 
 static bool can_start(const struct session *s)
 {
-    if (s->running || s->closed)
+    if (s->running || s->ahead || s->closed)
         return false;
     const struct rpc *rpc = s->rpc;
     if (!takes_turns(s->first) || rpc->draining)
         return true;
     if (!rpc->computing)
-        return !rpc->ahead; /* of one that is back in line: it comes back, too */
+        return !rpc->ahead; /* behind one that is back in line: it comes back, too */
     if (s->first->row->pins)
         return !rpc->changing;
     return !rpc->changing && !request_changes(s->first) && rpc->computing < rpc->o.overlap;

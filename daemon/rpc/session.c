@@ -213,13 +213,17 @@ void session_finished(struct session *s, struct request *rq, bool ok)
 {
     struct rpc *rpc = s->rpc;
     remember(s, rq->header.id, ok);
-    if (s->running != rq)
+    if (s->running != rq && s->ahead != rq)
         return;
-    run_ends(s);
     rpc->requests_done++;
-    if (s->ahead) {
-        run_begins(s, s->ahead);
+    if (s->ahead == rq) { /* the one before it is back in line */
         ahead_ends(s);
+    } else {
+        run_ends(s);
+        if (s->ahead) {
+            run_begins(s, s->ahead);
+            ahead_ends(s);
+        }
     }
     if (s->closed && !s->running)
         session_free(s);
@@ -233,11 +237,14 @@ static void sched_again(struct exec_task *task)
     sched_run(rpc);
 }
 
-/* Refused, it waits for the one that still runs. Failed, it begins again once what it held is let
- * go, which is after this. */
+/* Refused, it waits for the one that still runs. Else it begins again once what it held is let go,
+ * which is after this. */
 bool session_take_back(struct session *s, struct request *rq)
 {
     struct rpc *rpc = s->rpc;
+    bool refused = rpc->o.engine->ahead;
+    if (s->closed)
+        return false;
     rq->ahead = false;
     rq->waits = true;
     request_stamp(rq, 0, 0);
@@ -245,13 +252,8 @@ bool session_take_back(struct session *s, struct request *rq)
         ahead_ends(s);
     else
         run_ends(s);
-    if (s->closed) { /* its end is the session's, if nothing else runs */
-        if (!s->running)
-            run_begins(s, rq);
-        return false;
-    }
     line_put_back(s, rq);
-    if (rpc->again)
+    if (refused || rpc->again)
         return true;
     rpc->again = true;
     rpc->again_task.run = sched_again;

@@ -9,7 +9,8 @@ static struct {
     const struct backend_ops *real;
     _Atomic int countdown[SABOTEUR_KINDS]; /* -1: none */
     _Atomic bool fired;
-    bool left_out;                                     /* what is enqueued up to the next note */
+    bool left_out; /* what is enqueued up to the next note */
+    int left_out_code;
     void (*done)(struct queue_note *note, int status); /* of the note that fails */
 } S;
 
@@ -22,6 +23,11 @@ const char *saboteur_words(enum saboteur_what what)
 const char *saboteur_left_out(void)
 {
     return "an operation that this one follows failed";
+}
+
+void saboteur_leave_out_with(int code)
+{
+    S.left_out_code = code;
 }
 
 static bool strikes(enum saboteur_what what)
@@ -163,7 +169,7 @@ static void notify(struct queue *q, struct queue_note *note)
     if (note->fault && strikes(SABOTEUR_NOTES))
         fail_note(q, note, FP8D_EINTERNAL, saboteur_words(SABOTEUR_NOTES));
     else if (note->fault && S.left_out && !rig_cuda())
-        fail_note(q, note, FP8D_EABORTED, saboteur_left_out());
+        fail_note(q, note, S.left_out_code, saboteur_left_out());
     if (note->fault)
         S.left_out = false;
     S.real->notify(q, note);
@@ -200,6 +206,7 @@ void saboteur_open(struct backend *b)
     S.ops.notify = notify;
     S.ops.follow = follow;
     S.left_out = false;
+    S.left_out_code = FP8D_EABORTED;
     for (int i = 0; i < SABOTEUR_KINDS; i++)
         saboteur_arm((enum saboteur_what)i, -1);
     b->ops = &S.ops;

@@ -21,6 +21,7 @@ bool saboteur_fired(void); /* since it was armed */
 
 /* What the sentence of a failure of that kind says. */
 const char *saboteur_words(enum saboteur_what what);
-const char *saboteur_left_out(void); /* what that of what follows a note says: ABORTED */
+void saboteur_leave_out_with(int code); /* on the CPU: what such notes report; ABORTED at first */
+const char *saboteur_left_out(void);    /* what that of what follows a note says: ABORTED */
 
 #endif

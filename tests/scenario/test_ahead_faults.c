@@ -128,7 +128,7 @@ END_TEST
 
 /* Between the end of the second, which begins again, and that of the third: nobody else begins, and
  * if the client goes or the daemon is to stop, both end. */
-static void three_in_a_row(struct side *s)
+static void three_in_a_row(struct side *s, bool lost)
 {
     side_open(s);
     side_forward(s, false, 1, 0, 1, 0);
@@ -138,8 +138,11 @@ static void three_in_a_row(struct side *s)
     side_backward(s, false, 1, 2, 0, 0);
     side_forward(s, false, 3, 0, 2, 0);
     side_backward(s, false, 2, 4, 0, 0);
-    for (int i = 0; i < 5; i++) /* three beginnings, and the ends of the first two */
+    for (int i = 0; i < 5; i++) { /* three beginnings, and the ends of the first two */
+        if (lost && i == 3)
+            saboteur_leave_out_with(FP8D_EINTERNAL); /* the third's */
         ck_assert(desk_step(s->desk));
+    }
     ck_assert(s->desk->rpc->ahead == 1 && !s->desk->rpc->running && s->desk->rpc->queued == 1);
 }
 
@@ -151,7 +154,7 @@ static void drained(void *arg)
 START_TEST(ahead_alone_when_the_client_goes)
 {
     struct side s;
-    three_in_a_row(&s);
+    three_in_a_row(&s, false);
     struct ask other = ask_open(s.desk, 2);
     s.a.later = false;
     ask_close(&s.a);
@@ -165,11 +168,26 @@ START_TEST(ahead_alone_when_the_client_goes)
 }
 END_TEST
 
+/* The third fails by itself, as where the device is lost: it has its answer, and the second begins.
+ */
+START_TEST(ahead_alone_and_failed_itself)
+{
+    struct side s;
+    three_in_a_row(&s, true);
+    desk_release(s.desk);
+    ck_assert_uint_eq(answer(&s, 2, ""), ASK_OK);
+    ck_assert_uint_eq(answer(&s, 3, saboteur_left_out()), ASK_INTERNAL);
+    ck_assert(!s.desk->rpc->ahead && !s.desk->rpc->running && !s.desk->rpc->queued);
+    saboteur_close(s.desk->backend);
+    side_close(&s);
+}
+END_TEST
+
 START_TEST(ahead_alone_when_the_daemon_stops)
 {
     struct side s;
     bool all = false;
-    three_in_a_row(&s);
+    three_in_a_row(&s, false);
     desk_set_aside(s.desk);
     rpc_drain(s.desk->rpc, drained, &all);
     desk_release(s.desk);
@@ -304,6 +322,8 @@ int main(void)
     tcase_add_test(c, ahead_begins_again_in_order);
     tcase_add_test(c, ahead_alone_when_the_client_goes);
     tcase_add_test(c, ahead_alone_when_the_daemon_stops);
+    if (!rig_cuda()) /* whose queue says by itself what is left out */
+        tcase_add_test(c, ahead_alone_and_failed_itself);
     tcase_add_test(c, ahead_and_failed_itself);
     tcase_add_test(c, ahead_counts_as_running);
     tcase_add_test(c, ahead_without_memory);
