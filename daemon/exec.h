@@ -45,7 +45,7 @@ struct exec {
     /* Monotonic nanoseconds. */
     uint64_t (*now)(void *self);
     /* How many tasks a thread that computes will post: while there are any, the engine thread looks
-     * for them longer before it sleeps. NULL: does not matter. */
+     * for them longer before it sleeps. NULL: it need not. */
     _Atomic unsigned *under_way;
 };
 

@@ -29,6 +29,10 @@ int engine_new(const struct engine_options *o, struct engine **out, struct fault
     backend_info(o->backend, &info);
     e->o = *o;
     e->unified = info.unified;
+    e->exec = *o->exec;
+    e->o.exec = &e->exec;
+    if (e->unified) /* who computes there needs the cores that others would look from */
+        e->exec.under_way = NULL;
     e->next_incarnation = first_incarnation();
     e->started_ns = o->exec->now(o->exec->self);
     int rc = queue_open(o->backend, "engine", &e->queue, f);

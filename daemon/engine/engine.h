@@ -36,6 +36,7 @@ struct engine_options {
 
 struct engine {
     struct engine_options o;
+    struct exec exec;       /* o.exec points here */
     struct queue *queue;
     bool unified;           /* host memory is where the backend computes */
     struct loader *loader;
