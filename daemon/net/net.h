@@ -28,6 +28,7 @@ struct net_options {
     unsigned output_stall_ms;   /* over high water and not one byte taken for so long: closed */
     unsigned memory_wait_ms;    /* NET_WAIT for so long, then last = true */
     unsigned drain_ms;          /* 50 000: how long a stop waits for running work */
+    unsigned cores;             /* of the host, which decides how long threads look for work; 0: ask */
 };
 
 #endif

@@ -260,7 +260,7 @@ int server_new(const struct net_options *o, struct server **out, struct fault *f
         mem_free(s);
         return rc;
     }
-    rc = worker_init(&s->worker, &s->hub.loop, &s->hub.roster, deliver, s, f);
+    rc = worker_init(&s->worker, &s->hub.loop, &s->hub.roster, o->cores, deliver, s, f);
     if (rc) {
         hub_close(&s->hub);
         uv_run(&s->hub.loop, UV_RUN_DEFAULT);

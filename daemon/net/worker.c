@@ -205,7 +205,7 @@ static void close_handles(struct worker *w)
     uv_close((uv_handle_t *)&w->async, NULL);
 }
 
-int worker_init(struct worker *w, uv_loop_t *loop, const struct roster *roster,
+int worker_init(struct worker *w, uv_loop_t *loop, const struct roster *roster, unsigned cores,
                 void (*deliver)(void *self, struct reply *r), void *self, struct fault *f)
 {
     *w = (struct worker){.roster = roster, .deliver = deliver, .self = self};
@@ -216,7 +216,7 @@ int worker_init(struct worker *w, uv_loop_t *loop, const struct roster *roster,
                             .now = now,
                             .under_way = &w->under_way};
     w->loop_thread = pthread_self();
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    cores = cores ? cores : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
     w->spin_ns = cores >= SPIN_CORES ? SPIN_NS : 0;
     w->busy_spin_ns = cores >= BUSY_SPIN_CORES ? BUSY_SPIN_NS : w->spin_ns;
     pthread_mutex_init(&w->lock, NULL);

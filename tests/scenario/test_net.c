@@ -237,6 +237,33 @@ START_TEST(net_leave_while_waiting)
 }
 END_TEST
 
+/* --- a host with many cores --- */
+
+static void setup_many_cores(void)
+{
+    net_setup();
+    fx.options.cores = 64;
+}
+
+/* Threads that look for work before they sleep find what comes at any distance, also while tasks
+ * are said to be under way. */
+START_TEST(net_work_is_looked_for)
+{
+    static const unsigned pause_us[] = {0, 20, 70, 500, 4000};
+    net_start();
+    _Atomic unsigned *under_way = server_exec(fx.server)->under_way;
+    int fd = client_hello();
+    atomic_fetch_add(under_way, (unsigned)_i);
+    for (uint64_t i = 1; i <= 200; i++) {
+        client_send(fd, i % 2 ? FAKE_ECHO : FAKE_ECHO_LOOP, i, &i, sizeof i, NULL, 0);
+        client_reply(fd, i);
+        usleep(pause_us[i % 5]);
+    }
+    atomic_fetch_sub(under_way, (unsigned)_i);
+    close(fd);
+}
+END_TEST
+
 /* --- suite --- */
 
 static Suite *suite(void)
@@ -257,6 +284,15 @@ static Suite *suite(void)
     tcase_add_test(t, net_wait_in_begin);
     tcase_add_test(t, net_one_timer);
     tcase_add_test(t, net_leave_while_waiting);
+    suite_add_tcase(s, t);
+    t = tcase_create("cores");
+    tcase_add_checked_fixture(t, setup_many_cores, net_teardown);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, net_byte_by_byte);
+    tcase_add_test(t, net_big_payload);
+    tcase_add_test(t, net_pipelined);
+    tcase_add_test(t, net_wait);
+    tcase_add_loop_test(t, net_work_is_looked_for, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }
