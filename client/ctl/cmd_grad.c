@@ -11,7 +11,8 @@ static int zeroed(struct ctl *ctl, const char *model, const struct fp8d_result *
     char text[CTL_TEXT];
     const struct fp8d_grad_zeroed *k = fp8d_result_grad_zeroed(r);
     if (!ctl->json) {
-        printf("gradients of %s forgotten: %u layers\n", ctl_text(text, model), k->layers);
+        printf("gradients of %s forgotten: %u layer%s\n", ctl_text(text, model), k->layers,
+               k->layers == 1 ? "" : "s");
         return CTL_OK;
     }
     json_t *o = json_begin(ctl);
@@ -66,7 +67,8 @@ static int gradient_print(const struct outcome *o)
     printf("\nnorm     %.9g\nsum of   %" PRIu64 " backward request%s", o->norm, o->g->contributions,
            o->g->contributions == 1 ? "" : "s");
     if (o->g->nonfinite)
-        printf(", whose grad_output had %" PRIu64 " elements that are not finite", o->g->nonfinite);
+        printf(", whose grad_output had %" PRIu64 " element%s", o->g->nonfinite,
+               o->g->nonfinite == 1 ? " that is not finite" : "s that are not finite");
     putchar('\n');
     return CTL_OK;
 }

@@ -33,8 +33,8 @@ static int load_json(struct ctl *ctl, const char *model, const struct fp8d_resul
 static void load_print(const char *model, const struct fp8d_load_report *s)
 {
     char text[CTL_TEXT], bytes[32];
-    printf("model     %s: %u layers, %" PRIu64 " parameters\n", ctl_text(text, model), s->layers,
-           s->parameters);
+    printf("model     %s: %u layer%s, %" PRIu64 " parameters\n", ctl_text(text, model), s->layers,
+           s->layers == 1 ? "" : "s", s->parameters);
     printf("recipe    %s\n", recipe_text(&s->recipe, text));
     printf("read      %s in %.3f s\n", bytes_text(s->bytes_read, bytes), (double)s->read_us / 1e6);
     ctl_print_names("loaded", s->loaded, s->loaded_count);

@@ -43,9 +43,9 @@ static void print_problems(const struct fp8d_step_result *s)
 {
     char layer[CTL_TEXT], tensor[CTL_TEXT];
     for (size_t i = 0; i < s->count; i++)
-        printf("problem  %s, %s: %" PRIu64 " elements are not finite\n",
+        printf("problem  %s, %s: %" PRIu64 " element%s not finite\n",
                ctl_text(layer, s->problems[i].layer), ctl_text(tensor, s->problems[i].tensor),
-               s->problems[i].nonfinite);
+               s->problems[i].nonfinite, s->problems[i].nonfinite == 1 ? " is" : "s are");
     if (s->problems_total > s->count)
         printf("problem  ... and %zu more\n", s->problems_total - s->count);
 }

@@ -77,8 +77,8 @@ static int scope_result(struct ctl *ctl, const char *model, struct fp8d_result *
     if (ctl->json)
         rc = scope_json(ctl, model, r);
     else if (k)
-        printf("scope on %s ended: %u sites updated, %u skipped\n", ctl_text(text, model),
-               k->sites_updated, k->sites_skipped);
+        printf("scope on %s ended: %u site%s updated, %u skipped\n", ctl_text(text, model),
+               k->sites_updated, k->sites_updated == 1 ? "" : "s", k->sites_skipped);
     else
         printf("scope on %s begun\n", ctl_text(text, model));
     fp8d_result_free(r);

@@ -223,7 +223,8 @@ void load_optimizer_note(struct load *ld)
         claim_line(c, &c->notes, "optimizer %s goes on after step %llu",
                    state_optimizer_kind(o->options.kind), (unsigned long long)o->steps);
     if (held)
-        claim_line(c, &c->notes, "gradients of %zu layers wait for a step", held);
+        claim_line(c, &c->notes, "gradients of %zu layer%s wait for a step", held,
+                   held == 1 ? "" : "s");
     if (dropped)
         claim_line(
             c, &c->notes,

@@ -224,7 +224,7 @@ def resumed(t):
               np.array_equal(saved["a.fp8d.gradient.weight"].astype(float), n.gradient(1)["weight"]))
     out = t.daemon.must("load", "m", t.file("saved"))
     t.tap.is_("the report says what goes on", "optimizer adam goes on after step 4" in out and
-              "gradients of 1 layers wait for a step" in out, out)
+              "gradients of 1 layer wait for a step" in out, out)
     twin.step(n.gradient(1)["weight"])
     got = t.step(5)
     t.tap.is_("the next step takes the gradient of the file",
