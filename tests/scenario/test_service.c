@@ -1,13 +1,8 @@
 /* The real daemon over its socket, through libfp8d: what only the whole can show. */
-#include "base/mem.h"
-#include "ckpt/safetensors.h"
-#include "tests/bench/daemon_process.h"
+#include "tests/scenario/service.h"
 #include "tests/unit/run.h"
 
-#include "client/fp8d.h"
-
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,67 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct daemon_process server;
-static bool told; /* to stop */
-static struct fp8d_error err;
-
-/* --- fixture --- */
-
-static void start(void)
-{
-    const char *backend = getenv("FP8D_TEST_BACKEND");
-    const char *args[] = {"--backend", backend ? backend : "cpu", "--set", "cpu_threads=1", NULL};
-    char program[512];
-    const char *build = getenv("FP8D_BUILDDIR");
-    (void)snprintf(program, sizeof program, "%s/fp8d", build ? build : ".");
-    told = false;
-    ck_assert_int_eq(daemon_start(&server, program, args), 0);
-}
-
-/* Every test ends with a clean stop: exit status 0, which the daemon gives only when all handles of
- * its loop are closed. */
-static void stop(void)
-{
-    int status = told ? daemon_wait(&server) : daemon_stop(&server);
-    ck_assert(WIFEXITED(status));
-    ck_assert_int_eq(WEXITSTATUS(status), 0);
-}
-
 /* --- helpers --- */
-
-static struct fp8d *client(void)
-{
-    struct fp8d *c;
-    ck_assert_msg(!fp8d_connect(server.socket, NULL, &c, &err), "%s", err.text);
-    return c;
-}
 
 static uint64_t size_or(uint64_t full, uint64_t small)
 {
     return getenv("FP8D_TEST_SMALL") ? small : full;
-}
-
-/* A checkpoint of one layer "big" [n, n], all weights 1/64. */
-static void load_square(struct fp8d *c, const char *model, uint64_t n)
-{
-    struct fault f = {0};
-    char path[160];
-    struct safetensors_plan plan;
-    struct safetensors_tensor t = {
-        .name = "big.weight", .dtype = DTYPE_F32, .rank = 2, .dims = {n, n}, .bytes = n * n * 4};
-    (void)snprintf(path, sizeof path, "%s/%s.safetensors", server.dir, model);
-    ck_assert_int_eq(safetensors_plan(&t, 1, NULL, 0, &plan, &f), 0);
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    float *w = malloc(t.bytes);
-    for (uint64_t i = 0; i < n * n; i++)
-        w[i] = 1.0f / 64;
-    ck_assert_int_eq(io_write_full(&io_posix, fd, plan.head, plan.head_bytes, 0, &f), 0);
-    ck_assert_int_eq(io_write_full(&io_posix, fd, w, t.bytes, t.offset, &f), 0);
-    free(w);
-    close(fd);
-    safetensors_plan_fini(&plan);
-    ck_assert_msg(!fp8d_load_file(c, model, path, NULL, NULL, NULL, NULL, &err), "%s", err.text);
-    unlink(path);
 }
 
 struct input {
@@ -91,7 +30,10 @@ static struct input input_of(const char *model, uint64_t tokens, uint64_t n)
     in.f = (struct fp8d_forward){
         .model = model,
         .layer = "big",
-        .input = {.dtype = FP8D_F32, .rank = 2, .dims = {tokens, n}, .data = in.x,
+        .input = {.dtype = FP8D_F32,
+                  .rank = 2,
+                  .dims = {tokens, n},
+                  .data = in.x,
                   .size = tokens * n * 4},
     };
     return in;
@@ -293,8 +235,8 @@ START_TEST(service_pipelines_put_forward_get)
 }
 END_TEST
 
-/* Descriptors of a frame that follows a payload at once, so that one receive brings the payload's end
- * and the next header together, belong to that frame. */
+/* Descriptors of a frame that follows a payload at once, so that one receive brings the payload's
+ * end and the next header together, belong to that frame. */
 START_TEST(service_payload_then_descriptor)
 {
     struct fp8d *c = client();
@@ -351,7 +293,7 @@ static Suite *suite(void)
     Suite *s = suite_create("service");
     TCase *t = tcase_create("service");
     tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, start, stop);
+    tcase_add_checked_fixture(t, service_start, service_stop);
     /* These need a computation of a second, which a GPU's with these inputs is not. */
     if (!getenv("FP8D_TEST_BACKEND")) {
         tcase_add_test(t, service_answers_while_computing);
