@@ -26,8 +26,7 @@ struct backward {
     struct tensor dy, dx; /* where the backend computes */
     struct buffer *scratch;
     struct qtensor *dyq;
-    struct qtensor
-        *used[2]; /* the context's weight and input, which may go with a forward that fails */
+    struct qtensor *used[2];   /* the context's weight and input: it may go with its forward */
     struct qtensor *turned[2]; /* the same, where they have no second form */
     struct gradient_next next;
     struct scope *scope; /* explicit, or NULL */

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define CONTAINER(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+#define CONTAINER(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
 
 static void on_engine(struct exec_task *task)
 {

@@ -53,8 +53,8 @@ int scope_check_train(const struct model *m, const struct lease *l, struct fault
                      (long)h->pid, (unsigned long)h->uid);
 }
 
-#define SCOPE_RESERVED_MAX                                                                         \
-    2 /* requests with room for a part that they have not made: one, and one ahead */
+/* Requests that have room for a part and have not made it: one, and one ahead. */
+#define SCOPE_RESERVED_MAX 2
 
 static struct scope_part *peek(const struct scope *s, const struct layer *layer)
 {

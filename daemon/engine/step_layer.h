@@ -22,9 +22,8 @@ struct step_tensor {
 struct step_layer {
     struct layer *layer;
     struct step_tensor weight, bias;
-    struct buffer
-        *measured[2];  /* the gradients of the first round, which a backward that fails lets go */
-    struct qtensor *q; /* the new FP8 copy, or FP8 primary weight; NULL: none is made */
+    struct buffer *measured[2]; /* gradients in the first round: a backward may fail and drop them */
+    struct qtensor *q;          /* the new FP8 copy, or FP8 primary weight; NULL: none is made */
 };
 
 /* All memory but that of the FP8 copy. Can be let go after a failure. */

@@ -124,8 +124,8 @@ static int adopt(struct request *rq, const struct shape *s, struct buffer *bytes
     a->bytes = buffer_ref(bytes);
     *out = qtensor_ref(a->q);
     op_submit(&a->op, e->queue);
-    e->adopted =
-        &a->op.note; /* which takes a failure away that those who use the tensor must hear of */
+    /* Its note takes a failure away, of which those must hear who use the tensor. */
+    e->adopted = &a->op.note;
     return 0;
 }
 

@@ -13,6 +13,7 @@
 /* google.rpc codes that tests name. */
 enum ask_code {
     ASK_OK = 0,
+    ASK_CANCELLED = 1,
     ASK_INVALID_ARGUMENT = 3,
     ASK_NOT_FOUND = 5,
     ASK_ALREADY_EXISTS = 6,

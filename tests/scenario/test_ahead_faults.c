@@ -25,23 +25,35 @@ static unsigned answer(struct side *s, unsigned i, const char *needle)
     return code;
 }
 
+/* From here on the note after `at` good ones reports a failure (-1: none does), and requests wait
+ * in the desk. */
+static void side_break(struct side *s, int at)
+{
+    saboteur_open(s->desk->backend);
+    saboteur_arm(SABOTEUR_NOTES, at);
+    desk_hold(s->desk);
+}
+
+static void side_mend(struct side *s)
+{
+    saboteur_close(s->desk->backend);
+    side_close(s);
+}
+
 /* A forward that fails takes its context along; the backward that had begun behind it hears what it
  * would have heard without. */
 START_TEST(ahead_of_a_forward_that_fails)
 {
     struct side s;
     side_open(&s);
-    saboteur_open(s.desk->backend);
-    saboteur_arm(SABOTEUR_NOTES, 0);
-    desk_hold(s.desk);
+    side_break(&s, 0);
     side_forward(&s, false, 1, 0, 1, 0);
     side_backward(&s, false, 1, 2, 0, 0);
     desk_release(s.desk);
     ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
     ck_assert_uint_eq(answer(&s, 0, saboteur_words(SABOTEUR_NOTES)), ASK_INTERNAL);
     ck_assert_uint_eq(answer(&s, 1, "context_id 1 is no context"), ASK_NOT_FOUND);
-    saboteur_close(s.desk->backend);
-    side_close(&s);
+    side_mend(&s);
 }
 END_TEST
 
@@ -54,9 +66,7 @@ START_TEST(ahead_of_what_it_needs)
     Fp8d__V1__RequestHead head = FP8D__V1__REQUEST_HEAD__INIT;
     side_open(&s);
     side_forward(&s, false, 1, 0, 1, 0);
-    saboteur_open(s.desk->backend);
-    saboteur_arm(SABOTEUR_NOTES, _i ? 0 : -1);
-    desk_hold(s.desk);
+    side_break(&s, _i ? 0 : -1);
     side_backward(&s, false, 1, 2, 0, 0);
     head.n_needs = 1;
     head.needs = &s.ids[1];
@@ -70,8 +80,7 @@ START_TEST(ahead_of_what_it_needs)
     ck_assert_uint_eq(answer(&s, 1, _i ? saboteur_words(SABOTEUR_NOTES) : ""),
                       _i ? ASK_INTERNAL : ASK_OK);
     ck_assert_uint_eq(answer(&s, 2, _i ? "head.needs: request " : ""), _i ? ASK_ABORTED : ASK_OK);
-    saboteur_close(s.desk->backend);
-    side_close(&s);
+    side_mend(&s);
 }
 END_TEST
 
@@ -86,9 +95,7 @@ START_TEST(ahead_of_a_backward_that_fails)
     }
     side_forward(&s, false, 3, 0, 2, 0);
     unsigned first = s.sent;
-    saboteur_open(s.desk->backend);
-    saboteur_arm(SABOTEUR_NOTES, 0);
-    desk_hold(s.desk);
+    side_break(&s, 0);
     side_backward(&s, false, 2, 4, 0, 0);
     side_step(&s, 1);
     desk_release(s.desk);
@@ -97,8 +104,7 @@ START_TEST(ahead_of_a_backward_that_fails)
     ck_assert_uint_eq(answer(&s, first + 1, _i ? "" : "no layer of model m holds a gradient"),
                       _i ? ASK_OK : ASK_FAILED_PRECONDITION);
     ck_assert(!s.desk->engine->models[0]->layers[0].gradient.coming);
-    saboteur_close(s.desk->backend);
-    side_close(&s);
+    side_mend(&s);
 }
 END_TEST
 
@@ -109,9 +115,7 @@ START_TEST(ahead_begins_again_in_order)
     struct side s;
     side_open(&s);
     side_forward(&s, false, 1, 0, 1, 0);
-    saboteur_open(s.desk->backend);
-    saboteur_arm(SABOTEUR_NOTES, 0);
-    desk_hold(s.desk);
+    side_break(&s, 0);
     side_backward(&s, false, 1, 2, 0, 0);
     side_forward(&s, false, 3, 0, 2, 0);
     side_backward(&s, false, 2, 4, 0, 0);
@@ -121,8 +125,7 @@ START_TEST(ahead_begins_again_in_order)
     ck_assert_uint_eq(answer(&s, 2, ""), ASK_OK);
     ck_assert_uint_eq(answer(&s, 3, ""), ASK_OK);
     ck_assert(!s.desk->rpc->ahead && !s.desk->rpc->running && !s.desk->rpc->queued);
-    saboteur_close(s.desk->backend);
-    side_close(&s);
+    side_mend(&s);
 }
 END_TEST
 
@@ -132,9 +135,7 @@ static void three_in_a_row(struct side *s, bool lost)
 {
     side_open(s);
     side_forward(s, false, 1, 0, 1, 0);
-    saboteur_open(s->desk->backend);
-    saboteur_arm(SABOTEUR_NOTES, 0);
-    desk_hold(s->desk);
+    side_break(s, 0);
     side_backward(s, false, 1, 2, 0, 0);
     side_forward(s, false, 3, 0, 2, 0);
     side_backward(s, false, 2, 4, 0, 0);
@@ -151,14 +152,60 @@ static void drained(void *arg)
     *(bool *)arg = true;
 }
 
+static Fp8d__V1__CancelOutcome cancel(struct side *s, uint64_t id)
+{
+    Fp8d__V1__CancelRequest m = FP8D__V1__CANCEL_REQUEST__INIT;
+    struct desk_frame *f;
+    m.id = id;
+    ck_assert_uint_eq(desk_call(s->desk, 1, REQUEST_CANCEL, &m.base, NULL, 0, &f, NULL), 0);
+    Fp8d__V1__CancelReply *c = fp8d__v1__cancel_reply__unpack(NULL, f->meta_len, f->meta);
+    Fp8d__V1__CancelOutcome outcome = c->outcome;
+    fp8d__v1__cancel_reply__free_unpacked(c, NULL);
+    desk_frame_free(f);
+    return outcome;
+}
+
+/* Also where the second is taken out of the line, so that nothing of its client is in one. */
+START_TEST(ahead_alone_and_nobody_begins)
+{
+    struct side s;
+    float x[TOKENS * B_IN] = {1.0f};
+    struct ask_forward f = {.model = "m",
+                            .layer = "b",
+                            .mode = FP8D__V1__MODE__MODE_TRAIN,
+                            .x = ask_f32(x, TOKENS, B_IN)};
+    three_in_a_row(&s, false);
+    desk_set_aside(s.desk);
+    desk_release(s.desk);
+    struct ask other = ask_open(s.desk, 2);
+    if (_i)
+        ck_assert_int_eq(cancel(&s, s.ids[2]), FP8D__V1__CANCEL_OUTCOME__CANCEL_OUTCOME_REMOVED);
+    other.later = true;
+    ck_assert_uint_eq(ask_forward(&other, &f), ASK_LATER);
+    ck_assert_uint_eq(ask_put(&s.a, 50, &f.x), ASK_LATER); /* which takes no turns */
+    ck_assert(!s.desk->rpc->running && s.desk->rpc->queued == (_i ? 2 : 3));
+    ck_assert_ptr_null(desk_peek(s.desk, 1, s.a.sent));
+    desk_resume(s.desk);
+    ck_assert_uint_eq(ask_take(&other, other.sent), ASK_OK);
+    ck_assert_uint_eq(ask_take(&s.a, s.a.sent), ASK_OK);
+    /* The third is a backward of the second's context. */
+    ck_assert_uint_eq(answer(&s, 3, ""), _i ? ASK_NOT_FOUND : ASK_OK);
+    ask_close(&other);
+    side_mend(&s);
+}
+END_TEST
+
 START_TEST(ahead_alone_when_the_client_goes)
 {
     struct side s;
     three_in_a_row(&s, false);
+    desk_set_aside(s.desk);
+    desk_release(s.desk);
     struct ask other = ask_open(s.desk, 2);
     s.a.later = false;
     ask_close(&s.a);
-    desk_release(s.desk);
+    ck_assert_uint_eq(s.desk->rpc->ahead, 1);
+    desk_resume(s.desk);
     saboteur_close(s.desk->backend);
     Fp8d__V1__StatusReply *r = ask_status(&other);
     ck_assert(r->contexts == 0 && r->running == 0 && r->queued == 0 && r->connections == 1);
@@ -178,27 +225,30 @@ START_TEST(ahead_alone_and_failed_itself)
     ck_assert_uint_eq(answer(&s, 2, ""), ASK_OK);
     ck_assert_uint_eq(answer(&s, 3, saboteur_left_out()), ASK_INTERNAL);
     ck_assert(!s.desk->rpc->ahead && !s.desk->rpc->running && !s.desk->rpc->queued);
-    saboteur_close(s.desk->backend);
-    side_close(&s);
+    side_mend(&s);
 }
 END_TEST
 
+/* Likewise. */
 START_TEST(ahead_alone_when_the_daemon_stops)
 {
     struct side s;
     bool all = false;
     three_in_a_row(&s, false);
     desk_set_aside(s.desk);
-    rpc_drain(s.desk->rpc, drained, &all);
     desk_release(s.desk);
+    if (_i)
+        ck_assert_int_eq(cancel(&s, s.ids[2]), FP8D__V1__CANCEL_OUTCOME__CANCEL_OUTCOME_REMOVED);
+    rpc_drain(s.desk->rpc, drained, &all);
+    desk_pump(s.desk);
     ck_assert(!all); /* the third is under way */
     desk_resume(s.desk);
     ck_assert(all);
     ck_assert_uint_eq(answer(&s, 1, saboteur_words(SABOTEUR_NOTES)), ASK_INTERNAL);
-    ck_assert_uint_eq(answer(&s, 2, "the server is stopping"), ASK_UNAVAILABLE);
+    ck_assert_uint_eq(answer(&s, 2, _i ? "cancelled in line" : "the server is stopping"),
+                      _i ? ASK_CANCELLED : ASK_UNAVAILABLE);
     ck_assert_uint_eq(answer(&s, 3, "the server is stopping"), ASK_UNAVAILABLE);
-    saboteur_close(s.desk->backend);
-    side_close(&s);
+    side_mend(&s);
 }
 END_TEST
 
@@ -207,17 +257,14 @@ START_TEST(ahead_and_failed_itself)
 {
     struct side s;
     side_open(&s);
-    saboteur_open(s.desk->backend);
-    saboteur_arm(SABOTEUR_NOTES, 1);
-    desk_hold(s.desk);
+    side_break(&s, 1);
     side_forward(&s, false, 1, 0, 1, 0);
     side_backward(&s, false, 1, 2, 0, 0);
     desk_release(s.desk);
     ck_assert_uint_eq(s.desk->rpc->begun_ahead, 1);
     ck_assert_uint_eq(answer(&s, 0, ""), ASK_OK);
     ck_assert_uint_eq(answer(&s, 1, saboteur_words(SABOTEUR_NOTES)), ASK_INTERNAL);
-    saboteur_close(s.desk->backend);
-    side_close(&s);
+    side_mend(&s);
 }
 END_TEST
 
@@ -225,8 +272,6 @@ END_TEST
 START_TEST(ahead_counts_as_running)
 {
     struct side s;
-    Fp8d__V1__CancelRequest m = FP8D__V1__CANCEL_REQUEST__INIT;
-    struct desk_frame *f;
     side_open(&s);
     struct ask other = ask_open(s.desk, 2);
     desk_hold(s.desk);
@@ -238,12 +283,7 @@ START_TEST(ahead_counts_as_running)
     Fp8d__V1__StatusReply *r = ask_status(&other);
     ck_assert(r->running == 2 && r->queued == 0);
     fp8d__v1__status_reply__free_unpacked(r, NULL);
-    m.id = s.ids[1];
-    ck_assert_uint_eq(desk_call(s.desk, 1, REQUEST_CANCEL, &m.base, NULL, 0, &f, NULL), 0);
-    Fp8d__V1__CancelReply *c = fp8d__v1__cancel_reply__unpack(NULL, f->meta_len, f->meta);
-    ck_assert_int_eq(c->outcome, FP8D__V1__CANCEL_OUTCOME__CANCEL_OUTCOME_RUNNING);
-    fp8d__v1__cancel_reply__free_unpacked(c, NULL);
-    desk_frame_free(f);
+    ck_assert_int_eq(cancel(&s, s.ids[1]), FP8D__V1__CANCEL_OUTCOME__CANCEL_OUTCOME_RUNNING);
     desk_resume(s.desk);
     ck_assert_uint_eq(answer(&s, 1, ""), ASK_OK);
     ask_close(&other);
@@ -320,8 +360,9 @@ int main(void)
      */
     tcase_add_loop_test(c, ahead_of_a_backward_that_fails, 0, rig_cuda() ? 1 : 2);
     tcase_add_test(c, ahead_begins_again_in_order);
+    tcase_add_loop_test(c, ahead_alone_and_nobody_begins, 0, 2);
     tcase_add_test(c, ahead_alone_when_the_client_goes);
-    tcase_add_test(c, ahead_alone_when_the_daemon_stops);
+    tcase_add_loop_test(c, ahead_alone_when_the_daemon_stops, 0, 2);
     if (!rig_cuda()) /* whose queue says by itself what is left out */
         tcase_add_test(c, ahead_alone_and_failed_itself);
     tcase_add_test(c, ahead_and_failed_itself);
